@@ -1,9 +1,9 @@
-"""Actions of numbers and of parts that depend on each other: what is learnt, and the speed.
+"""Continuous and dependent actions: learning results and training speed.
 
     python benchmarks/actions.py learn [ROW ...] [--seeds 3] [--jobs 2]
     python benchmarks/actions.py speed [--updates 20]
 
-Results are in `results/actions.md`. Runs that are done are kept as JSON lines beside it and are not
+Results are in `results/actions.md`. Finished runs are stored as JSON lines next to it and are not
 repeated.
 """
 
@@ -21,7 +21,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from kept_runs import train_or_measure
 from measured_on import processor, short_revision
-from trained import RECENT, frames_shown, of_row, seconds_in_turns, table, train_and_measure
+from trained import (
+    RECENT,
+    frames_by_seed,
+    results_of_row,
+    seconds_in_turns,
+    table,
+    train_and_measure,
+)
 
 from enn_trainer import CloneRunConfig, EvalConfig, clone
 from enn_trainer.config.eval_config import EvalEnvConfig
@@ -54,13 +61,13 @@ from entity_env.recording.record import RecordingVecEnv
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results/actions.md"
 EPISODES = 2000
-"""Episodes to measure an agent, a script or the best choices in."""
+"""Number of episodes in which an agent, a script or the best choices are measured."""
 SHIPS = 12
-"""Tugs in the episodes that agents trained with 1 to 6 of them have not seen."""
+"""Number of tugs in the generalisation test; agents are trained with 1 to 6."""
 OF_BEST = 0.95
-"""Share of the best return in Medics after which frames are counted."""
+"""Share of the best return in Medics up to which frames are counted."""
 FEWER = 0.7
-"""At most so many times the frames of independent actions."""
+"""Maximal number of frames relative to independent actions."""
 TORQUES = [[-2.0], [-1.0], [0.0], [1.0], [2.0]]
 
 _MANY = EvalConfig(episodes=EPISODES, num_envs=200, seed=1, max_steps=100_000)
@@ -71,24 +78,24 @@ _GREEDY = EvalConfig(episodes=100, num_envs=100, seed=1, max_steps=100_000, dete
 
 
 class Post(PlainState, Environment):
-    """One who heals a or attacks b, whatever it sees; both parts are one decision if `chained`."""
+    """A single unit that heals a or attacks b; its two actions are dependent if `chained`."""
 
     def __init__(self, chained: bool = True) -> None:
         self.chained = chained
 
     def obs_space(self) -> ObsSpace:
-        """Return the space of the one who acts and of a and b."""
+        """Return the space of the acting unit and the targets a and b."""
         return ObsSpace(entities={"Unit": Entity(["x"]), "Aim": Entity(["is_b"])})
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """Return the actions: what to do, and to whom."""
+        """Return the actions: a command and its target."""
         whom = SelectEntityActionSpace()
         if self.chained:
             whom = SelectEntityActionSpace(after="do", when=["heal", "attack"])
         return {"do": CategoricalActionSpace(["heal", "attack"]), "whom": whom}
 
     def reset(self) -> Observation:
-        """Begin a new episode, which has one step."""
+        """Start an episode of one step."""
         return self._observe(done=False)
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
@@ -107,7 +114,7 @@ class Post(PlainState, Environment):
 
 
 class Thrust(MoveToOrigin):
-    """MoveToOrigin with two numbers in place of ten labels."""
+    """MoveToOrigin with two continuous components instead of ten labels."""
 
     masks: ClassVar[Mapping[str, Any]] = {"thrust": ContinuousActionMask()}
 
@@ -124,14 +131,14 @@ class Thrust(MoveToOrigin):
 
 
 class Untold(Medics):
-    """Medics whose masks do not say what fits: both kinds of actions cost the world the same."""
+    """Medics without informative masks, so that both kinds of actions have equal costs."""
 
     def __init__(self, is_chain: bool) -> None:
         super().__init__(chained=False)
         self.is_chain = is_chain
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """Return the actions: a command, and to whom."""
+        """Return the actions: a command and its target."""
         return Medics(self.is_chain).action_space()
 
 
@@ -143,7 +150,7 @@ def return_of_script(ships: int) -> float:
 
 @cache
 def best_return() -> float:
-    """Return the mean return in `Medics` of who treats the most severe ailment in each step."""
+    """Return the mean return in `Medics` of a player that always treats the most severe ailment."""
 
     def treat(world: Medics) -> dict[str, Action]:
         worst = max(range(len(world.units)), key=lambda i: world.units[i][0])
@@ -154,7 +161,7 @@ def best_return() -> float:
 
 
 def _played(world: Any, choose: Callable[[Any], dict[str, Action]]) -> list[float]:
-    """Return the return of each of `EPISODES` episodes."""
+    """Return the returns of `EPISODES` episodes, (EPISODES,)."""
     returns = []
     for seed in range(EPISODES):
         world.seed(seed)
@@ -170,23 +177,23 @@ def _played(world: Any, choose: Callable[[Any], dict[str, Action]]) -> list[floa
 
 
 def pendulum(overrides: Sequence[str], seed: int, world: Any = None) -> dict[str, Any]:
-    """Train in Pendulum-v1, and play greedily."""
+    """Train in Pendulum-v1 and evaluate greedily."""
     return train_and_measure("pendulum", overrides, seed, {"value": _GREEDY}, world=world)
 
 
 def tugs(overrides: Sequence[str], seed: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Train tugs; return their shares of what the script gets, also with unseen numbers of them."""
+    """Train tugs; return their score relative to the script, also with more ships."""
     more = EvalEnvConfig(kwargs=json.dumps({**kwargs, "ships": SHIPS}))
     evaluations = {"value": _MANY, "unseen": replace(_MANY, env=more)}
-    given = [*overrides, f"env.kwargs={json.dumps(kwargs)}"]
-    done = train_and_measure("tugs", given, seed, evaluations)
+    settings = [*overrides, f"env.kwargs={json.dumps(kwargs)}"]
+    done = train_and_measure("tugs", settings, seed, evaluations)
     done["value"] /= return_of_script(0)
     done["unseen"] /= return_of_script(SHIPS)
     return done
 
 
 def medics(overrides: Sequence[str], seed: int) -> dict[str, Any]:
-    """Train medics; return their share of the best return, and the frames to most of it."""
+    """Train medics; return their share of the best return, and the frames to reach most of it."""
     almost = OF_BEST * best_return()
     done = train_and_measure("medics", overrides, seed, {"value": _MANY}, almost=almost)
     done["value"] /= best_return()
@@ -194,7 +201,7 @@ def medics(overrides: Sequence[str], seed: int) -> dict[str, Any]:
 
 
 def cloning(overrides: Sequence[str], seed: int, chained: bool, steps: int = 600) -> dict[str, Any]:
-    """Clone an expert that does (heal, a) or (attack, b) evenly; return the loss of a decision."""
+    """Clone an expert that does (heal, a) or (attack, b) evenly; return the loss per decision."""
     start, num_envs = time.perf_counter(), 64
     small = ("clone.epochs=2", "clone.value_coef=0", "clone.lr=0.003", "clone.patience=None")
     world = partial(Post, chained)
@@ -221,14 +228,14 @@ def cloning(overrides: Sequence[str], seed: int, chained: bool, steps: int = 600
 
 
 class Row(NamedTuple):
-    """A world, and who is trained in it.
+    """An environment and its training function.
 
     Attributes:
-        name: on the command line.
-        train: trains with changes of the settings and a seed, and returns the results.
-        overrides: the changes.
-        shows: the result.
-        asked: the number to reach, in words; "" for a control.
+        name: name on the command line.
+        train: function of overrides and a seed that trains and returns the results.
+        shows: description of the result.
+        asked: target, as text; "" for a control.
+        overrides: overrides of the configuration.
     """
 
     name: str
@@ -272,13 +279,13 @@ def run(row: Row, seed: int) -> dict[str, Any]:
 
 _SMALL = ("rollout.num_envs=128", "rollout.steps=32", "rollout.processes=1", "optim.bs=512")
 CASES = {
-    "MoveToOrigin, 2 numbers beside 10 labels": (Thrust, MoveToOrigin, "0.9"),
-    "Medics, a chain beside two independent actions": (
+    "MoveToOrigin, 2 numbers against 10 labels": (Thrust, MoveToOrigin, "0.9"),
+    "Medics, a chain against two independent actions": (
         partial(Untold, True),
         partial(Untold, False),
         "0.85",
     ),
-    "Medics, a chain with masks by label, which the world makes, beside two without masks": (
+    "Medics, a chain with masks by label, made by the environment, against two without masks": (
         partial(Medics, True),
         partial(Medics, False),
         "",
@@ -287,10 +294,10 @@ CASES = {
 
 
 def speed_text(updates: int) -> str:
-    """Measure the speed and return its part of the document."""
+    """Measure the speed and return its section of the document."""
     rows = [["world", "ratio", "to reach"]]
-    for name, (world, beside, bar) in CASES.items():
-        seconds = seconds_in_turns({"": (beside, _SMALL), "new": (world, _SMALL)}, updates)
+    for name, (world, baseline, bar) in CASES.items():
+        seconds = seconds_in_turns({"": (baseline, _SMALL), "new": (world, _SMALL)}, updates)
         rows.append([name, f"{seconds[''] / seconds['new']:.2f}", bar])
     return "\n".join(
         [
@@ -312,32 +319,34 @@ def document(results: Sequence[dict[str, Any]], speed: str) -> str:
     """Return the document with the results."""
     rows = [["world", "frames", "result", "to reach", "seeds: result", "median", "seconds"]]
     for row in ROWS:
-        mine = of_row(row.name, results)
+        runs = results_of_row(row.name, results)
         for key, more in (("value", ""), ("unseen", f", {SHIPS} ships")):
-            if found := [r for r in mine if key in r]:
-                shown = ", ".join(f"{r['seed']}: {r[key]:.4g}" for r in found)
-                median = f"{statistics.median(r[key] for r in found):.4g}"
-                seconds = ", ".join(f"{r['seconds']:.0f}" for r in found)
-                frames = f"{found[0]['frames']:,}"
-                rows.append([row.name + more, frames, row.shows, row.asked, shown, median, seconds])
-    sides = [of_row(name, results) for name in ("Medics", "Medics, independent")]
+            if measured := [r for r in runs if key in r]:
+                by_seed = ", ".join(f"{r['seed']}: {r[key]:.4g}" for r in measured)
+                median = f"{statistics.median(r[key] for r in measured):.4g}"
+                seconds = ", ".join(f"{r['seconds']:.0f}" for r in measured)
+                frames = f"{measured[0]['frames']:,}"
+                rows.append(
+                    [row.name + more, frames, row.shows, row.asked, by_seed, median, seconds]
+                )
+    sides = [results_of_row(name, results) for name in ("Medics", "Medics, independent")]
     faster = []
     if all(sides):
-        (chained, one), (independent, two) = map(frames_shown, sides)
+        (chained, chain), (independent, separate) = map(frames_by_seed, sides)
         faster = [
             "",
             f"Medics: frames after which the mean return while training, of {RECENT} updates, "
             f"first is {OF_BEST} of the best: {chained} as a chain, {independent} independently; "
-            f"the ratio of medians is {one / two:.2f} (at most {FEWER}, aim 0.5).",
+            f"the ratio of medians is {chain / separate:.2f} (at most {FEWER}, aim 0.5).",
         ]
     commits = ", ".join(dict.fromkeys(r["commit"] for r in results))
     return "\n".join(
         [
-            "# Numbers, and parts that depend on each other",
+            "# Continuous and dependent actions",
             "",
             f"`python benchmarks/actions.py learn` at {commits}. Settings are those in "
-            f"`configs/`. Runs have one thread and other runs beside them, those of cloning on a "
-            f"slower machine; {EPISODES:,} episodes with sampled actions, if not greedy. The "
+            "`configs/`. Runs have one thread and run in parallel with others, cloning on a slower "
+            f"machine; {EPISODES:,} episodes with sampled actions, if not greedy. The "
             f"script gets {return_of_script(0):.3f} in Tugs, {return_of_script(SHIPS):.3f} with "
             f"{SHIPS} ships; the best return in Medics is {best_return():.3f}. Two parts of a "
             f"cloned decision have ln 2 = {math.log(2):.3f} as a chain, and 2 ln 2 = "

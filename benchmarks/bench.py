@@ -30,7 +30,7 @@ from enn_trainer.base.tables import aligned
 from entity_env.examples import ENV_REGISTRY
 
 RESULTS = Path(__file__).parent / "results" / "bench.json"
-MOST_SLOWER = 0.25
+MAX_SLOWDOWN = 0.25
 CASES = {
     "Xor": ["rollout.num_envs=512", "rollout.steps=4", "optim.bs=2048", "net.d_model=16"],
     "MoveToOrigin": ["rollout.num_envs=64", "rollout.steps=32", "optim.bs=2048", "net.d_model=16"],
@@ -63,12 +63,12 @@ class Speed(NamedTuple):
 
 
 def machine() -> str:
-    """Return the kind of this machine: speeds are compared on machines of the same kind only."""
+    """Return the kind of this machine; speeds are compared between machines of one kind only."""
     return f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
 
 
 def products_per_s(seconds: float) -> float:
-    """Measure how many products of 256 x 256 matrices one thread computes a second."""
+    """Measure the number of 256 x 256 matrix products per second of one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     a, done, start = torch.ones(256, 256), 0, time.perf_counter()
@@ -80,7 +80,7 @@ def products_per_s(seconds: float) -> float:
 
 
 def frames_per_s(trainer: Trainer, seconds: float) -> float:
-    """Measure the speed of a run over whole updates that take at least `seconds`."""
+    """Measure the frames per second of a run over whole updates that take at least `seconds`."""
     before, start = trainer.state.step, time.perf_counter()
     while (took := time.perf_counter() - start) < seconds:
         trainer.step()
@@ -88,7 +88,7 @@ def frames_per_s(trainer: Trainer, seconds: float) -> float:
 
 
 def measure(cases: Mapping[str, Sequence[str]], seconds: float, rounds: int) -> dict[str, Speed]:
-    """Measure the speed of cases, in slices that take turns.
+    """Measure the speed of cases in alternating time slices.
 
     Args:
         cases: settings of each, by the name of its environment.
@@ -123,21 +123,21 @@ def _speed(slices: Sequence[tuple[float, float]]) -> Speed:
 
 
 def compared(
-    speeds: Mapping[str, Speed], known: Mapping[str, float]
+    speeds: Mapping[str, Speed], committed: Mapping[str, float]
 ) -> tuple[list[list[str]], list[str]]:
     """Return the rows of the table, and the cases that are slower than allowed.
 
     Args:
         speeds: the measured speeds, by case.
-        known: the committed frames per product, by case.
+        committed: the committed frames per product, by case.
     """
     rows, slower = [], []
     for name, speed in speeds.items():
-        before, change = known.get(name), ""
+        before, change = committed.get(name), ""
         if before is not None:
             share = speed.frames_per_product / before - 1
             change = f"{share:+.1%}"
-            if share < -MOST_SLOWER:
+            if share < -MAX_SLOWDOWN:
                 slower.append(name)
         rows.append(
             [
@@ -154,25 +154,27 @@ def compared(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--update", action="store_true", help="write what was measured")
+    parser.add_argument("--update", action="store_true", help="store the measured values")
     parser.add_argument("--seconds", type=float, default=90.0, help="for all slices")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    here = machine()
+    kind = machine()
     results = json.loads(options.results.read_text()) if options.results.exists() else {}
     speeds = measure(CASES, options.seconds, ROUNDS)
-    rows, slower = compared(speeds, results.get(here, {}))
+    rows, slower = compared(speeds, results.get(kind, {}))
     columns = ["world", "frames/s", "frames/product", "of slices", "committed", "change"]
-    print(here, *aligned([columns, *rows]), sep="\n")
+    print(kind, *aligned([columns, *rows]), sep="\n")
     if options.update:
-        results[here] = {name: round(speed.frames_per_product, 4) for name, speed in speeds.items()}
+        results[kind] = {name: round(speed.frames_per_product, 4) for name, speed in speeds.items()}
         options.results.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
         print(f"wrote {options.results}")
         return 0
-    if here not in results:
-        print("nothing is committed for a machine of this kind; --update writes what was measured")
+    if kind not in results:
+        print(
+            "no committed values for this kind of machine; type --update to store the measured ones"
+        )
     for name in slower:
-        print(f"{name} is more than {MOST_SLOWER:.0%} slower", file=sys.stderr)
+        print(f"{name} is more than {MAX_SLOWDOWN:.0%} slower", file=sys.stderr)
     return 1 if slower else 0
 
 

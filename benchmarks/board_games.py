@@ -1,11 +1,10 @@
-"""Board games of PettingZoo as matches, and bots to measure agents by.
+"""Board games of PettingZoo as matches, with bots as reference opponents.
 
     enn train --config configs/tic_tac_toe.ron
     enn eval RUN --opponent benchmarks/board_games.py:Perfect
 
-The cells of a board are entities, in which `own` and `other` are 1 for a piece of the side that
-sees them or of the other one. In tic-tac-toe who is to move selects a cell, in connect four it
-chooses a column.
+The cells of a board are entities; their features `own` and `other` mark pieces of the observing and
+of the opposing side. A move selects a cell in tic-tac-toe, and a column in connect four.
 """
 
 import functools
@@ -27,12 +26,12 @@ _COLUMNS = list("abcdefg")
 
 
 def _cells(columns: str, rows: int) -> dict[str, Rows]:
-    """Return the mapping of a board: each cell has a name, by which the network knows it."""
+    """Return the mapping of a board; the name of each cell is a categorical feature."""
     names = [f"{column}{row}" for row in range(rows, 0, -1) for column in columns]
     layout = ["row", "column", "own", "other"]
-    shown = ["own", "other"]
+    features = ["own", "other"]
     kinds = {"number": names}
-    return {"cell": Rows("observation", layout, shown, numbered=True, kinds=kinds)}
+    return {"cell": Rows("observation", layout, features, numbered=True, kinds=kinds)}
 
 
 TicTacToe = FromPettingZooTurns.of(
@@ -43,7 +42,7 @@ ConnectFour = FromPettingZooTurns.of(
 )
 
 Board = npt.NDArray[np.int64]
-"""1 for own pieces, -1 for those of the other side, 0 for empty cells; row by row."""
+"""(cells,): 1 for pieces of the side to move, -1 for the other side's, 0 for empty cells."""
 _THREE = np.array(
     [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]]
 )
@@ -59,7 +58,7 @@ def board_of(observation: Observation) -> Board:
 
 @functools.cache
 def value_of(board: tuple[int, ...]) -> int:
-    """Return the result of perfect play in tic-tac-toe for the side to move: 1, 0 or -1."""
+    """Return the tic-tac-toe value for the side to move under perfect play: 1, 0 or -1."""
     if (np.array(board)[_THREE].sum(axis=1) == -3).any():
         return -1
     moves = [i for i, piece in enumerate(board) if piece == 0]
@@ -67,12 +66,12 @@ def value_of(board: tuple[int, ...]) -> int:
 
 
 def _after(board: tuple[int, ...], move: int) -> tuple[int, ...]:
-    """Return the board as the other side sees it after a move."""
+    """Return the board after a move, from the perspective of the other side."""
     return tuple(-piece for piece in (*board[:move], 1, *board[move + 1 :]))
 
 
 class Perfect(Bot):
-    """Player of tic-tac-toe who chooses among the best moves."""
+    """Tic-tac-toe bot that samples among the best moves."""
 
     def act(self, observation: Observation) -> Mapping[str, Action]:
         """Return one of the best moves."""
@@ -85,7 +84,7 @@ class Perfect(Bot):
 
 
 class WinOrBlock(Bot):
-    """Player of connect four who wins if it can, else blocks, else chooses at random."""
+    """Connect-four bot: wins if possible, else blocks, else moves at random."""
 
     def act(self, observation: Observation) -> Mapping[str, Action]:
         """Return a column."""
@@ -99,7 +98,7 @@ class WinOrBlock(Bot):
 
 
 def makes_four(board: Board, column: int, side: int) -> bool:
-    """Return whether a piece in a column makes four in a row.
+    """Return True if a piece in a column completes four in a row.
 
     Args:
         board: (6, 7), the top row first.

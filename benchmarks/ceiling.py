@@ -38,9 +38,9 @@ POLAR = {"extent": "[8,2]", "interpolate": "true", "radial": "true", "distance":
 
 
 def positions(features: str, **more: str) -> list[str]:
-    """Return settings of relative positions."""
-    given = {"position_features": features, **more, "per_entity_values": "true"}
-    return [f"net.relpos_encoding.{name}={value}" for name, value in given.items()]
+    """Return the settings of relative position encodings."""
+    settings = {"position_features": features, **more, "per_entity_values": "true"}
+    return [f"net.relpos_encoding.{name}={value}" for name, value in settings.items()]
 
 
 MINES = [
@@ -94,25 +94,25 @@ CASES = {
 }
 """Settings of the throughput comparison with the published trainer, `results/training.md`."""
 NETWORKS = {"torch": ("0", "float32"), "compiled": ("1", "float32"), "bfloat16": ("1", "bfloat16")}
-"""Backends of the network: the value of the switch for compiled blocks, and the precision."""
+"""Network backends: switch of compiled blocks, and precision."""
 PROMISED = 0.15
 NO_SHARES = ("frames_s", "cores", "overhead")
-"""Figures of training beside the shares of its time."""
+"""Training figures that are not shares of time."""
 
-Found = dict[str, dict[str, float]]
-"""Measured values, by measurement."""
+Results = dict[str, dict[str, float]]
+"""Measured values by measurement."""
 
 
-def measured(case: str, seconds: float) -> Found:
+def measured(case: str, seconds: float) -> Results:
     """Measure environments, network and training of a case once."""
     settings = [*CASES[case], f"rollout.processes={CORES}"]
-    found = {"environments": in_process("environments", settings, seconds / 3)}
+    results = {"environments": in_process("environments", settings, seconds / 3)}
     for name, (switch, precision) in NETWORKS.items():
         if precision == "float32" or width(case) > 64:
-            own = [*settings, f"net.precision={precision}"]
-            found[name] = in_process("network", own, seconds, switch)
-    found["train"] = in_process("train", settings, seconds)
-    return found
+            network_settings = [*settings, f"net.precision={precision}"]
+            results[name] = in_process("network", network_settings, seconds, switch)
+    results["train"] = in_process("train", settings, seconds)
+    return results
 
 
 def width(case: str) -> int:
@@ -123,22 +123,22 @@ def width(case: str) -> int:
 def in_process(
     what: str, settings: Sequence[str], seconds: float, switch: str = "1"
 ) -> dict[str, float]:
-    """Run `ceiling_measure.py` in a process of its own; return its result."""
+    """Run `ceiling_measure.py` in a separate process and return its result."""
     arguments = json.dumps([what, {"settings": settings, "seconds": seconds}])
     command = [sys.executable, str(MEASURE), arguments]
     env = os.environ | {SWITCH: switch}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def medians(repeats: Sequence[Found]) -> Found:
+def medians(repeats: Sequence[Results]) -> Results:
     """Return the median of each value."""
     return {
         what: {
-            name: statistics.median(found[what].get(name, 0.0) for found in repeats)
+            name: statistics.median(repeat[what].get(name, 0.0) for repeat in repeats)
             for name in repeats[0][what]
         }
         for what in repeats[0]
@@ -146,14 +146,14 @@ def medians(repeats: Sequence[Found]) -> Found:
 
 
 def ceiling(env_us: float, network_us: float) -> float:
-    """Return the frames a second of all cores, from microseconds of one core a frame."""
+    """Return the frames per second of all cores, from core-microseconds per frame."""
     return CORES * 1e6 / (env_us + network_us)
 
 
-def floor_row(case: str, found: Found) -> str:
-    """Return a row of the table of the minimal cost."""
-    env_us = found["environments"]["env_us"]
-    network_us = [found[name]["us"] if name in found else None for name in NETWORKS]
+def floor_row(case: str, results: Results) -> str:
+    """Format a row of the table of minimal costs."""
+    env_us = results["environments"]["env_us"]
+    network_us = [results[name]["us"] if name in results else None for name in NETWORKS]
     ceilings = [None if us is None else ceiling(env_us, us) for us in network_us]
     cells = [
         *(case, f"{width(case)}", f"{env_us:.1f}"),
@@ -163,25 +163,28 @@ def floor_row(case: str, found: Found) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def train_row(case: str, found: Found) -> str:
-    """Return a row of the table of training."""
-    train, floor_us = found["train"], found["environments"]["env_us"] + found["compiled"]["us"]
-    of_ceiling = train["frames_s"] / ceiling(
-        found["environments"]["env_us"], found["compiled"]["us"]
+def train_row(case: str, results: Results) -> str:
+    """Format a row of the table of training."""
+    train, floor_us = (
+        results["train"],
+        results["environments"]["env_us"] + results["compiled"]["us"],
+    )
+    share = train["frames_s"] / ceiling(
+        results["environments"]["env_us"], results["compiled"]["us"]
     )
     core_us = 1e6 * train["cores"] / train["frames_s"]
     overhead = f"{train['overhead']:.1%}"
     if width(case) >= 32 and train["overhead"] > PROMISED:
         overhead += f" (promised: {PROMISED:.0%})"
     cells = [
-        *(case, f"{train['frames_s']:,.0f}", f"{of_ceiling:.2f}", f"{train['cores']:.2f}"),
+        *(case, f"{train['frames_s']:,.0f}", f"{share:.2f}", f"{train['cores']:.2f}"),
         *(f"{core_us:,.1f}", f"{floor_us / core_us:.2f}", overhead),
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def shares(case: str, train: Mapping[str, float]) -> str:
-    """Return the shares of the training time as text."""
+    """Format the shares of the training time."""
     parts = {n: x for n, x in train.items() if n not in NO_SHARES and x >= 0.003}
     text = ", ".join(
         f"{name} {share:.1%}" for name, share in sorted(parts.items(), key=lambda p: -p[1])
@@ -199,43 +202,43 @@ def main() -> None:
     if unknown := {*options.cases} - {*CASES}:
         parser.error(f"expected some of {', '.join(CASES)}, got {', '.join(sorted(unknown))}")
     if INSTRUCTIONS is None:
-        parser.error("nothing is compiled here, so that there is nothing to compare: build it")
+        parser.error("expected the compiled extension, got none; build it")
     cases = options.cases or [*CASES]
-    repeats: dict[str, list[Found]] = {case: [] for case in cases}
+    repeats: dict[str, list[Results]] = {case: [] for case in cases}
     for i in range(options.repeats):
         for case in cases:
             repeats[case].append(measured(case, options.seconds))
             print(f"{i + 1} of {options.repeats}: {train_row(case, repeats[case][-1])}", flush=True)
-    found = {case: medians(repeats[case]) for case in cases}
-    text = "\n".join(report(found, options))
+    results = {case: medians(repeats[case]) for case in cases}
+    text = "\n".join(report(results, options))
     print(f"\n{text}")
     if options.results:
         options.results.write_text(f"{text}\n")
 
 
-def report(found: Mapping[str, Found], options: argparse.Namespace) -> list[str]:
+def report(results: Mapping[str, Results], options: argparse.Namespace) -> list[str]:
     """Return the document as lines of Markdown."""
     return [
         "# How far there is to go",
         "",
         f"`python benchmarks/ceiling.py --repeats {options.repeats} --seconds "
         f"{options.seconds:g}`, {os.cpu_count()} cores, {INSTRUCTIONS}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}, commit {short_revision()}. The script says what is "
-        "what.",
+        f"Python {platform.python_version()}, commit {short_revision()}. Definitions are in the "
+        "script.",
         "",
         "| case | d_model | environments, core-µs a frame | network: torch | compiled | bfloat16 | "
         "ceiling, frames/s: torch | compiled | bfloat16 |",
         f"|{' --- |' * 9}",
-        *(floor_row(case, one) for case, one in found.items()),
+        *(floor_row(case, one) for case, one in results.items()),
         "",
         "| case | trained, frames/s | / compiled ceiling | cores used | core-µs a frame | "
-        "of them environments and network | overhead |",
+        "share of environments and network | overhead |",
         f"|{' --- |' * 7}",
-        *(train_row(case, one) for case, one in found.items()),
+        *(train_row(case, one) for case, one in results.items()),
         "",
         "Shares of the time of training:",
         "",
-        *(shares(case, one["train"]) for case, one in found.items()),
+        *(shares(case, one["train"]) for case, one in results.items()),
     ]
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/ceiling_measure.py JSON
 
-prints its result as a line of JSON, in a process of its own. The first two measure processor time,
+Prints its result as a line of JSON, in a separate process. The first two measure processor time,
 which depends little on the load of the machine.
 """
 
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer import StateManager, Trainer
-from enn_trainer.algorithms.minibatches import minibatches, pieces
+from enn_trainer.algorithms.minibatches import minibatches, split_minibatch
 from enn_trainer.base.policy import PPOAgent
 from enn_trainer.cli.profile_command import profile
 from enn_trainer.config import TrainConfig
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.envs import env_factory
-from enn_trainer.experience.players import AgentPlayer, consecutive, draw_uniforms
+from enn_trainer.experience.players import AgentPlayer, draw_uniforms, equal_slices
 from enn_trainer.runtime.execution import cost_of_entity
 from entity_env import Environment, Observation
 from entity_env.examples import ENV_REGISTRY
@@ -37,19 +37,19 @@ from rogue_net.rogue_net import NetOutput
 
 CORES = 2
 WORLDS = 256
-"""Number of environments that step in a plain loop."""
+"""Number of environments stepped in a plain loop."""
 NETWORK = {
     "forward while acting": "act",
     "values of the last frames": "act",
     "forward of minibatches": "forward",
     "backward of minibatches": "backward",
 }
-"""The parts of a profile that are the network's, and the share that each adds to."""
+"""Profile sections of the network, and the share that each is added to."""
 ENVIRONMENTS = ("waiting for workers", "messages to and from workers")
 
 
 def environments(settings: list[str], seconds: float) -> dict[str, float]:
-    """Measure the microseconds of a core that `act` and `reset` take for a frame."""
+    """Measure core-microseconds per frame of `act` and `reset`."""
     config = StateManager(overrides=settings).config
     kind = ENV_REGISTRY[config.env.id]
     worlds: list[Any] = [kind(**json.loads(config.env.kwargs)) for _ in range(WORLDS)]
@@ -57,7 +57,7 @@ def environments(settings: list[str], seconds: float) -> dict[str, float]:
     rng = np.random.default_rng(0)
     for i, world in enumerate(worlds):
         world.seed(i)
-    frames = [_begun(world) for world in worlds]
+    frames = [_first_frame(world) for world in worlds]
     used_ns, steps = list[int](), 0
     ends = time.perf_counter() + seconds
     while time.perf_counter() < ends or steps < 2:
@@ -65,14 +65,16 @@ def environments(settings: list[str], seconds: float) -> dict[str, float]:
         choices = random_choices(batch, actions, rng)
         chosen = unbatch_actions(choices, batch, frames, space, actions)
         start_ns = time.process_time_ns()
-        frames = [world.act(own) for world, own in zip(worlds, chosen, strict=True)]
-        frames = [_begun(w) if o.done else o for w, o in zip(worlds, frames, strict=True)]
+        frames = [
+            world.act(actions_of_env) for world, actions_of_env in zip(worlds, chosen, strict=True)
+        ]
+        frames = [_first_frame(w) if o.done else o for w, o in zip(worlds, frames, strict=True)]
         used_ns.append(time.process_time_ns() - start_ns)
         steps += 1
     return {"env_us": statistics.mean(used_ns) / 1e3 / WORLDS}
 
 
-def _begun(world: Environment) -> Observation:
+def _first_frame(world: Environment) -> Observation:
     frame = world.reset()
     while frame.done:
         frame = world.reset()
@@ -80,7 +82,7 @@ def _begun(world: Environment) -> Observation:
 
 
 def network(settings: list[str], seconds: float) -> dict[str, float]:
-    """Measure the microseconds of a core that the network takes for a frame, acting included."""
+    """Measure core-microseconds per frame of the network, including rollouts."""
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
         manager = StateManager(overrides=[*settings, f"data_dir={folder}", "rollout.processes=1"])
@@ -110,7 +112,7 @@ def _forward_while_acting(
     first = num_envs * (config.rollout.steps // 2)
     batches = [
         rollout.batch.slice(slice(first + piece.start, first + piece.stop))
-        for piece in consecutive(num_envs, cost)
+        for piece in equal_slices(num_envs, cost)
     ]
 
     def forward(batch: Any, draws: Any) -> NetOutput:
@@ -127,13 +129,15 @@ def _forward_while_acting(
 def _gradients(
     agent: PPOAgent, rollout: Rollout, config: TrainConfig
 ) -> list[Callable[[], object]]:
-    """Return the forward and backward passes of a minibatch in pieces, as functions."""
+    """Return the forward and backward passes of a minibatch in microbatches, as functions."""
     assert isinstance(agent, nn.Module)
     parameters = [p for p in agent.parameters() if p.requires_grad]
     optim, features = config.optim, rollout.batch.features.items()
     entities: Any = sum(rows.lengths for name, rows in features if name != GLOBAL)
     frames = next(minibatches(rollout.num_frames, optim.bs, 1, seed=0))
-    cut = pieces(entities[frames], optim.micro_bs, optim.max_entities, cost_of_entity(agent))
+    cut = split_minibatch(
+        entities[frames], optim.micro_bs, optim.max_entities, cost_of_entity(agent)
+    )
 
     def gradient(batch: Any, chosen: dict[str, Tensor]) -> object:
         out = agent(batch, actions=chosen)
@@ -152,7 +156,7 @@ def _gradients(
 
 
 def _microseconds(work: list[Callable[[], object]], seconds: float) -> float:
-    """Measure the core time of some functions together: the median after a warm-up."""
+    """Measure the core time of calling some functions: the median after a warm-up."""
     work[0]()
     used, ends = list[int](), time.perf_counter() + seconds
     while time.perf_counter() < ends or not used:
@@ -164,26 +168,26 @@ def _microseconds(work: list[Callable[[], object]], seconds: float) -> float:
 
 
 def train(settings: list[str], seconds: float) -> dict[str, float]:
-    """Measure the speed of the trainer, the cores that it uses, and the shares of its time."""
+    """Measure the trainer's speed, core usage and shares of time."""
     torch.set_num_threads(CORES)  # overrides OMP_NUM_THREADS
     with TemporaryDirectory() as folder:
         manager = StateManager(overrides=[*settings, f"data_dir={folder}"])
         measured = profile(manager, env_factory(ENV_REGISTRY[manager.config.env.id]), seconds)
     shares = {"env": 0.0, "act": 0.0, "forward": 0.0, "backward": 0.0}
-    others = dict[str, float]()
+    other_shares = dict[str, float]()
     for part in measured.parts:
         share = part.wall_ms / measured.update_ms
         name = "env" if part.name in ENVIRONMENTS else NETWORK.get(part.name)
         if name is not None:
             shares[name] += share
         else:
-            others[part.name] = share
+            other_shares[part.name] = share
     return {
         "frames_s": measured.frames_per_s,
         "cores": measured.resources.cores_used,
         "overhead": 1 - sum(shares.values()),
         **shares,
-        **others,
+        **other_shares,
     }
 
 

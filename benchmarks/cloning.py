@@ -1,13 +1,13 @@
-"""Returns of clones beside the agent they were cloned from, also during PPO.
+"""Returns of clones compared with the cloned agent, also during PPO.
 
     python benchmarks/cloning.py [--checkpoint DIR] [--seeds 3] [--results FILE.md]
 
-The agent is that of a checkpoint, or trained with `configs/cherry_pick.ron`. It plays 20,000 frames
-with sampled actions, which are recorded. From that file clones are made with different seeds. They
-and the agent are measured alike: the mean return of the first whole episodes of 256 environments,
-with sampled actions. Then PPO continues from the first clone, evaluated as it goes. With `--check`
-the command fails if a clone is more than 2% worse than the agent, or if an evaluation during PPO
-falls below 95% of what the clone had.
+The agent is that of a checkpoint, or trained with `configs/cherry_pick.ron`. 20,000 frames of it
+are recorded with sampled actions, and cloned with several seeds. Agent and clones are evaluated in
+the same way: mean return of the first complete episodes of 256 environments with sampled actions.
+Then PPO continues from the first clone, with evaluations. With `--check` the command fails if a
+clone is more than 2% worse than the agent, or if an evaluation during PPO falls below 95% of the
+clone's return.
 """
 
 import argparse
@@ -41,11 +41,11 @@ CONFIG = ROOT / "configs/cherry_pick.ron"
 FRAMES, NUM_ENVS, EPISODE = 20_000, 128, 16
 CLONE = ("clone.bs=256", "clone.epochs=6")
 PPO = (
-    "optim.lr=0.0003",  # of a network that can do it already, smaller steps than from nothing
-    "optim.lr_warmup_steps=4096",  # while the optimizer learns what the gradients are like
-    "ppo.ent_coef=0.0",  # 0.1 would pay for forgetting
+    "optim.lr=0.0003",  # a trained network needs smaller steps than a new one
+    "optim.lr_warmup_steps=4096",  # until the optimizer's statistics are accurate
+    "ppo.ent_coef=0.0",  # 0.1 would reward forgetting
     "total_timesteps=20480",
-    "eval.steps=16",  # one whole episode of each environment
+    "eval.steps=16",  # one complete episode of each environment
     "eval.num_envs=256",
     "eval.interval=2048",
 )
@@ -53,10 +53,12 @@ PPO = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkpoint", type=Path, help="the agent to clone; else it is trained")
-    parser.add_argument("--seeds", type=int, default=3, help="how many clones")
+    parser.add_argument("--checkpoint", type=Path, help="agent to clone (default: train one)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of clones")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/cloning.md")
-    parser.add_argument("--check", action="store_true", help="fail if a clone or PPO falls short")
+    parser.add_argument(
+        "--check", action="store_true", help="fail if a clone or PPO misses its target"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         report, problems = run(Path(folder), options.checkpoint, options.seeds)
@@ -67,15 +69,15 @@ def main() -> None:
 
 
 def run(folder: Path, checkpoint: Path | None, seeds: int) -> tuple[str, list[str]]:
-    """Return the document, and a line for each result that falls short."""
+    """Return the document, and a message for each missed target."""
     teacher = checkpoint or trained(folder / "teacher")
     network = load_agent(teacher).agent
     recording = folder / "agent.rec"
     record(network, recording)
     bar = returns(network)
-    rows, clones, problems = [("agent", "", *shown(bar), "", "")], [], []
+    rows, clones, problems = [("agent", "", *mean_and_error(bar), "", "")], [], []
     for seed in range(1, seeds + 1):
-        config = load_config(CloneRunConfig, CONFIG, [f"seed={seed}", *CLONE, *own(folder)])
+        config = load_config(CloneRunConfig, CONFIG, [f"seed={seed}", *CLONE, *settings(folder)])
         start = time.monotonic()
         result = clone(recording, config, folder / f"clone{seed}")
         seconds, own_returns = time.monotonic() - start, returns(result.state.agent)
@@ -85,7 +87,7 @@ def run(folder: Path, checkpoint: Path | None, seeds: int) -> tuple[str, list[st
         accuracy = result.test.accuracy["Pick Cherry"]
         scores = f"{accuracy:.3f}, {result.test.explained_variance:.2f}"
         took = f"{result.epochs} in {seconds:.0f} s"
-        rows.append((f"clone {seed}", f"{share:.4f}", *shown(own_returns), scores, took))
+        rows.append((f"clone {seed}", f"{share:.4f}", *mean_and_error(own_returns), scores, took))
         if share < 0.98:
             problems.append(f"clone {seed}: expected 98% of the agent, got {100 * share:.1f}%")
     evals = continued(folder)
@@ -97,12 +99,12 @@ def run(folder: Path, checkpoint: Path | None, seeds: int) -> tuple[str, list[st
 
 
 def trained(folder: Path) -> Path:
-    manager = StateManager(init_path=CONFIG, checkpoint_dir=folder, overrides=own(folder))
+    manager = StateManager(init_path=CONFIG, checkpoint_dir=folder, overrides=settings(folder))
     train(manager, CherryPick)
     return folder
 
 
-def own(folder: Path) -> list[str]:
+def settings(folder: Path) -> list[str]:
     return [f"data_dir={folder}", "name=cloning"]
 
 
@@ -119,14 +121,14 @@ def returns(agent: PPOAgent) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def continued(folder: Path) -> dict[int, float]:
-    """Return the mean returns of the evaluations, by step."""
-    manager = StateManager(checkpoint_dir=folder / "clone1", overrides=[*PPO, *own(folder)])
+    """Continue the first clone with PPO; return mean returns of evaluations by step."""
+    manager = StateManager(checkpoint_dir=folder / "clone1", overrides=[*PPO, *settings(folder)])
     train(manager, CherryPick)
     events = EventAccumulator(str(folder / "clone1")).Reload()
     return {event.step: event.value for event in events.Scalars("eval/episodic_reward.mean")}
 
 
-def shown(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[str, str]:
+def mean_and_error(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[str, str]:
     return f"{values.mean():.4f}", f"{values.std() / math.sqrt(len(values)):.4f}"
 
 
@@ -147,8 +149,8 @@ def as_markdown(
         f"Recorded: {math.ceil(FRAMES / NUM_ENVS / EPISODE) * EPISODE * NUM_ENVS:,} frames of the "
         f"agent, sampled. Cloned with `configs/cherry_pick.ron` and `{' '.join(CLONE)}`.",
         "",
-        "| who | of the agent's return | return | standard error | accuracy and explained "
-        "variance, of episodes set apart | epochs |",
+        "| policy | of the agent's return | return | standard error | accuracy and explained "
+        "variance, on test episodes | epochs |",
         "| --- | --- | --- | --- | --- | --- |",
         *("| " + " | ".join(row) + " |" for row in rows),
         "",

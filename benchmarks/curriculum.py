@@ -1,10 +1,10 @@
-"""Arguments that vary and lessons: what is learnt with and without them, and the speed of training.
+"""Varying arguments and curricula: learning results with and without them, and training speed.
 
     python benchmarks/curriculum.py learn [ROW ...] [--seeds 3] [--jobs 2]
     python benchmarks/curriculum.py speed [--updates 20]
 
-Results are in `results/curriculum.md`, with a picture. Runs that are done are kept as JSON lines
-beside it, and are not repeated.
+Results are in `results/curriculum.md`, with a figure. Finished runs are stored as JSON lines next
+to it and are not repeated.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from kept_runs import train_or_measure
 from measured_on import processor, short_revision
-from trained import of_row, relative_speed, table, times_in_turns
+from trained import relative_speed, results_of_row, table, times_in_turns
 
 from enn_trainer import EvalConfig, StateManager, Trainer, train
 from enn_trainer.callbacks import Callback
@@ -34,15 +34,15 @@ from entity_env.examples import Duel, Locks, Minefield
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results/curriculum.md"
 EPISODES = 2000
-"""Episodes to measure an agent in."""
+"""Number of episodes of an evaluation."""
 MINES = (0, 5, 10, 20, 40)
 OF_A_MATCH = "return of a match"
 MATCHES = 670
-"""Matches of foraging in an evaluation, each of three players."""
+"""Number of foraging matches in an evaluation, with three players each."""
 GAMES = 400
-"""Games of a pair of agents."""
+"""Number of games per pair of agents."""
 SPEED_FRAMES = 2048
-"""Frames of an update while speed is measured."""
+"""Number of frames per update in the speed measurement."""
 SPEED_NETWORK = (
     "optim.bs=2048",
     "optim.update_epochs=1",
@@ -50,18 +50,18 @@ SPEED_NETWORK = (
     "net.n_layer=1",
     "cuda=false",
 )
-"""A network so small that the time of environments shows."""
+"""Network settings of the speed measurement, small enough that environments dominate."""
 
 
 class Row(NamedTuple):
-    """Settings to train an agent with.
+    """Settings of a training run.
 
     Attributes:
-        name: on the command line; what is before the comma is compared in one picture.
+        name: name on the command line; rows with the same part before the comma share a figure.
         config: file in `configs/`, without ".ron".
-        overrides: changes of the configuration.
-        asked: what is to be reached, in words.
-        reaches: returns True if a result does; None if it is only shown.
+        overrides: overrides of the configuration.
+        asked: target, as text.
+        reaches: predicate on results; None if there is no target.
     """
 
     name: str
@@ -72,18 +72,18 @@ class Row(NamedTuple):
 
     @property
     def world(self) -> str:
-        """Name of the world."""
+        """Name of the environment."""
         return self.name.partition(",")[0]
 
 
 def lessons(name: str, *settings: str, more: str = "") -> str:
-    """Return the setting of one curriculum."""
+    """Return the setting of a curriculum with one sequence of stages."""
     written = ", ".join(f"({one})" for one in settings)
     return f'curricula={{"{name}": (lessons: [{written}]{more})}}'
 
 
 def at_length(value: float) -> Callable[[Mapping[str, float]], bool]:
-    """Return the check that a mean return is at least a value."""
+    """Return a predicate for a mean return of at least a value."""
     return lambda values: values["return"] >= value
 
 
@@ -149,11 +149,11 @@ ROWS = [
 
 
 class Evaluated(Callback):
-    """Returns of evaluations by step, and the steps at which lessons were reached.
+    """Callback that records evaluation returns and curriculum stages.
 
     Attributes:
         curve: (step, mean return) of each evaluation.
-        reached: (step, index) of each change of a lesson.
+        reached: (step, index) of each change of the stage.
     """
 
     def __init__(self) -> None:
@@ -161,11 +161,11 @@ class Evaluated(Callback):
         self.reached: list[tuple[int, int]] = []
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Keep the mean return."""
+        """Record the mean return."""
         self.curve.append((trainer.state.step, metrics["eval/episodic_reward.mean"]))
 
     def on_update_start(self, trainer: RunningTrainer) -> None:
-        """Keep the lesson of the last update, if it is another one."""
+        """Record the stage of the last update, if it has changed."""
         tags = [tag for tag in trainer.metrics if tag.startswith("curriculum/")]
         lesson = next((trainer.metrics[tag] for tag in tags if tag.endswith("/lesson")), None)
         if lesson is not None and (not self.reached or self.reached[-1][1] != lesson):
@@ -180,7 +180,7 @@ def world_of(row: Row) -> Any:
 
 
 def varied_foraging() -> type[Match]:
-    """Return level-based foraging with 3 players, whose board and food are arguments."""
+    """Return level-based foraging with 3 players, with board size and food as arguments."""
     from foraging import foraging
 
     base: Any = foraging("Foraging-10x10-3p-3f-v3")
@@ -203,7 +203,7 @@ def varied_foraging() -> type[Match]:
 
 
 def train_row(row: Row, seed: int) -> dict[str, Any]:
-    """Train an agent, and return its results."""
+    """Train an agent and return its results."""
     start, values = time.perf_counter(), dict[str, float]()
     with tempfile.TemporaryDirectory() as folder:
         path, watched = Path(folder) / "run", Evaluated()
@@ -213,7 +213,7 @@ def train_row(row: Row, seed: int) -> dict[str, Any]:
             seconds = round(time.perf_counter() - start, 1)
             for name, settings in evaluations_of(row).items():
                 mean = trainer.evaluate(settings)["eval/episodic_reward.mean"]
-                # The return of a match is the sum of those of its three players.
+                # The return of a match is the sum over its three players.
                 values[name] = mean if name != OF_A_MATCH else 3 * mean
         if row.name == "Duel, lessons by rating":
             other = Path(folder) / "full size"
@@ -222,19 +222,19 @@ def train_row(row: Row, seed: int) -> dict[str, Any]:
             payoff = play_league([str(path), str(other)], Duel, GAMES, seed).payoff
             values["score against full size"] = float(payoff.mean[0, 1])
     done = {"row": row.name, "seed": seed, "frames": manager.state.step, "seconds": seconds}
-    shown = {"values": values, "curve": watched.curve, "reached": watched.reached}
-    return {**done, **shown, "commit": short_revision()}
+    measured = {"values": values, "curve": watched.curve, "reached": watched.reached}
+    return {**done, **measured, "commit": short_revision()}
 
 
 def manager_of(row: Row, seed: int, path: Path) -> StateManager:
-    """Return the manager of a run of one process."""
-    own = (f"seed={seed}", f"data_dir={path.parent}", "rollout.processes=1", "cuda=false")
+    """Create the state manager of a run in one process."""
+    settings = (f"seed={seed}", f"data_dir={path.parent}", "rollout.processes=1", "cuda=false")
     file = ROOT / "configs" / f"{row.config}.ron"
-    return StateManager(init_path=file, checkpoint_dir=path, overrides=[*row.overrides, *own])
+    return StateManager(init_path=file, checkpoint_dir=path, overrides=[*row.overrides, *settings])
 
 
 def evaluations_of(row: Row) -> dict[str, EvalConfig]:
-    """Return settings of evaluations after training, by the names of their results."""
+    """Return the settings of evaluations after training, by name of the result."""
     if row.world == "Locks":
         env = EnvConfig(id="Locks")
         return {
@@ -259,18 +259,18 @@ def evaluations_of(row: Row) -> dict[str, EvalConfig]:
 
 
 def document(results: Sequence[dict[str, Any]], speed: str) -> str:
-    """Return the page with all results."""
+    """Return the document with all results."""
     lines = [
         "# Arguments that vary, and lessons",
         "",
         "`python benchmarks/curriculum.py` trains with the settings in `configs/` and the changes "
         "in `benchmarks/curriculum.py`. Each run has one thread; up to two run at a time. Returns "
-        f"are means over {EPISODES} episodes after training; those of Locks are of twelve locks "
-        "and the most probable choices, others of sampled ones. Intervals are 95% of the mean over "
+        f"are means over {EPISODES} episodes after training, of Locks with twelve locks and the "
+        "most probable choices, else with sampled ones. Intervals are 95% of the mean over "
         "seeds (Student's t).",
         "",
     ]
-    if any(of_row(row.name, results) for row in ROWS if row.world == "Locks"):
+    if any(results_of_row(row.name, results) for row in ROWS if row.world == "Locks"):
         lines += [
             "![Locks](curriculum.svg)",
             "",
@@ -281,23 +281,23 @@ def document(results: Sequence[dict[str, Any]], speed: str) -> str:
         ]
     rows = [["row", "frames", "value", "to reach", "seeds: result", "mean", "lessons", "seconds"]]
     for row in ROWS:
-        of_seeds = of_row(row.name, results) if row.world != "Minefield" else []
-        for value in of_seeds[0]["values"] if of_seeds else ():
-            numbers = [one["values"][value] for one in of_seeds]
-            each = zip(of_seeds, numbers, strict=True)
+        runs = results_of_row(row.name, results) if row.world != "Minefield" else []
+        for value in runs[0]["values"] if runs else ():
+            numbers = [run["values"][value] for run in runs]
+            each = zip(runs, numbers, strict=True)
             rows.append(
                 [
                     row.name,
-                    f"{of_seeds[0]['frames']:,}",
+                    f"{runs[0]['frames']:,}",
                     value,
                     row.asked,
-                    ", ".join(f"{one['seed']}: {x:.3f}" for one, x in each),
+                    ", ".join(f"{run['seed']}: {x:.3f}" for run, x in each),
                     with_interval(numbers),
-                    *lessons_and_seconds(of_seeds),
+                    *lessons_and_seconds(runs),
                 ]
             )
     lines += table(rows) + minefield_lines(results)
-    commits = sorted({one["commit"] for one in results})
+    commits = sorted({run["commit"] for run in results})
     lines += [
         "",
         f"*lessons* is the number of lessons that were begun. Commits: {', '.join(commits)}.",
@@ -306,36 +306,34 @@ def document(results: Sequence[dict[str, Any]], speed: str) -> str:
 
 
 def minefield_lines(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the table of agents in Minefield, by the number of mines that they are measured in."""
+    """Return the table of agents in Minefield, by number of mines in the evaluation."""
     rows = [["trained with", "frames", *(f"{n} mines" for n in MINES), "lessons", "seconds"]]
     for row in ROWS:
-        of_seeds = of_row(row.name, results) if row.world == "Minefield" else []
-        if of_seeds:
-            by_mines = (
-                with_interval([one["values"][f"{n} mines"] for one in of_seeds]) for n in MINES
-            )
-            frames = f"{of_seeds[0]['frames']:,}"
+        runs = results_of_row(row.name, results) if row.world == "Minefield" else []
+        if runs:
+            by_mines = (with_interval([run["values"][f"{n} mines"] for run in runs]) for n in MINES)
+            frames = f"{runs[0]['frames']:,}"
             name = row.name.partition(", ")[2]
-            rows.append([name, frames, *by_mines, *lessons_and_seconds(of_seeds)])
-    asked = "To reach beside 10 mines: at 10 at most 0.01 less, at 40 more."
+            rows.append([name, frames, *by_mines, *lessons_and_seconds(runs)])
+    asked = "Target relative to 10 mines: at 10 at most 0.01 less, at 40 more."
     longer = (
         "With rollouts of 64 steps, as in `configs/minefield.ron`, instead of 32, two seeds of "
         "int 0 20 avoided no mines for half of the frames. Returns with 10 and with 40 mines were "
-        "then 0.988 and 0.918, beside 0.996 and 0.967 of 10 mines, and 0.998 and 0.981 of the ramp "
-        "(commit 1862ffc)."
+        "then 0.988 and 0.918, against 0.996 and 0.967 of 10 mines, and 0.998 and 0.981 of the "
+        "ramp (commit 1862ffc)."
     )
     lines = ["", "## Minefield", "", asked, "", *table(rows), "", longer]
     return lines if len(rows) > 1 else []
 
 
-def lessons_and_seconds(of_seeds: Sequence[dict[str, Any]]) -> tuple[str, str]:
-    """Return the number of lessons that were begun, and the seconds, of each seed."""
-    lessons_begun = ", ".join(str(len(one["reached"]) or "-") for one in of_seeds)
-    return lessons_begun, ", ".join(f"{one['seconds']:.0f}" for one in of_seeds)
+def lessons_and_seconds(runs: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """Return the number of stages that were started, and the seconds, of each seed."""
+    lessons_begun = ", ".join(str(len(run["reached"]) or "-") for run in runs)
+    return lessons_begun, ", ".join(f"{run['seconds']:.0f}" for run in runs)
 
 
 def with_interval(numbers: Sequence[float]) -> str:
-    """Return the mean with its 95% interval, as text."""
+    """Format a mean with its 95% confidence interval."""
     mean, count = statistics.mean(numbers), len(numbers)
     if count < 2:
         return f"{mean:.3f}"
@@ -344,20 +342,22 @@ def with_interval(numbers: Sequence[float]) -> str:
 
 
 def draw_locks(results: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw the evaluations of Locks during training: means over the seeds."""
+    """Plot evaluations of Locks during training, as means over seeds."""
     curves = []
     for row in ROWS:
-        of_seeds = [one["curve"] for one in of_row(row.name, results) if row.world == "Locks"]
-        if of_seeds and of_seeds[0]:
-            steps = np.array([step for step, _ in of_seeds[0]], np.float64)
-            values = np.array([[value for _, value in one] for one in of_seeds])
+        curves_of_row = [
+            curve["curve"] for curve in results_of_row(row.name, results) if row.world == "Locks"
+        ]
+        if curves_of_row and curves_of_row[0]:
+            steps = np.array([step for step, _ in curves_of_row[0]], np.float64)
+            values = np.array([[value for _, value in curve] for curve in curves_of_row])
             curves.append(Curve(row.name.partition(", ")[2], steps, values.mean(axis=0), None))
     if curves:
         draw({"return with twelve locks": curves}, path)
 
 
 class RemadeMinefield(Minefield):
-    """Minefield that is made anew for each episode with other arguments."""
+    """Minefield without `set_parameters`, which is constructed again for each episode."""
 
     def __init__(self, max_mines: int = 10) -> None:
         super().__init__(max_mines)
@@ -365,7 +365,7 @@ class RemadeMinefield(Minefield):
 
 
 def speed_text(updates: int) -> str:
-    """Measure the speed and return its part of the document."""
+    """Measure the speed and return its section of the document."""
     small = ("rollout.num_envs=512", f"rollout.steps={SPEED_FRAMES // 512}", *SPEED_NETWORK)
     varied = 'env.vary.max_mines="int 10 10"'
     taught = lessons(
@@ -376,20 +376,20 @@ def speed_text(updates: int) -> str:
     head = ["processes", "arguments", "frames/s", "relative: wall, processor", "to reach"]
     rows = [head]
     for processes in (1, 2):
-        own = (*small, f"rollout.processes={processes}")
+        settings = (*small, f"rollout.processes={processes}")
         cases: dict[str, tuple[Any, Sequence[str]]] = {
-            "fixed": (Minefield, own),
-            "fixed, again": (Minefield, own),
-            "env.vary, by set_parameters": (Minefield, (*own, varied)),
-            "env.vary, made anew": (RemadeMinefield, (*own, varied)),
-            "a curriculum": (Minefield, (*own, taught)),
+            "fixed": (Minefield, settings),
+            "fixed, again": (Minefield, settings),
+            "env.vary, by set_parameters": (Minefield, (*settings, varied)),
+            "env.vary, by the constructor": (RemadeMinefield, (*settings, varied)),
+            "a curriculum": (Minefield, (*settings, taught)),
         }
         times = times_in_turns(cases, updates)
         fixed, by_set = times["fixed"], times["env.vary, by set_parameters"]
-        asked = {"env.vary, by set_parameters": "0.98", "env.vary, made anew": "the constructor's"}
-        for name, of_case in times.items():
-            speed = f"{SPEED_FRAMES / statistics.median(of_case.wall):,.0f}"
-            ratio = "{:.3f}, {:.3f}".format(*relative_speed(fixed, of_case))
+        asked = {"env.vary, by set_parameters": "0.98", "env.vary, by the constructor": ""}
+        for name, seconds in times.items():
+            speed = f"{SPEED_FRAMES / statistics.median(seconds.wall):,.0f}"
+            ratio = "{:.3f}, {:.3f}".format(*relative_speed(fixed, seconds))
             rows.append([str(processes), name, speed, ratio, asked.get(name, "")])
         ratio = "{:.3f}, {:.3f}".format(*relative_speed(by_set, times["a curriculum"]))
         rows.append([str(processes), "a curriculum, relative to env.vary", "", ratio, "0.99"])
@@ -398,8 +398,8 @@ def speed_text(updates: int) -> str:
         "",
         f"`python benchmarks/curriculum.py speed` at {short_revision()} on {processor()}: "
         f"Minefield with 512 environments, one thread for learning, {updates} updates of each run, "
-        "which take turns. Ratios are medians over rounds of neighbours, by the clock and by the "
-        "time of the processors in all processes; those of *fixed, again* show the noise. All runs "
+        "which take turns. Ratios are medians over adjacent rounds, in wall-clock time and in "
+        "processor time of all processes; *fixed, again* shows the noise. All runs "
         "see the same frames, as the samplers draw the value that the argument has anyway.",
         "",
         *table(rows),
@@ -408,7 +408,7 @@ def speed_text(updates: int) -> str:
 
 
 def drawn_document(results: Sequence[dict[str, Any]], speed: str) -> str:
-    """Draw the picture of the page, and return the page."""
+    """Draw the figure of the document and return the document."""
     draw_locks(results, RESULTS.with_suffix(".svg"))
     return document(results, speed)
 

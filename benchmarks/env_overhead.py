@@ -24,7 +24,7 @@ CASES = [(4, 1, 256), (32, 1, 256), (500, 1, 256), (32, 2, 256), (32, 2, 1024)]
 
 
 def measure(num_entities: int, processes: int, num_envs: int) -> float:
-    """Measure microseconds a frame with the library of this Python (ours, or entity-gym)."""
+    """Measure microseconds per frame with the installed library (ours, or entity-gym)."""
     import numpy as np
 
     try:
@@ -59,7 +59,7 @@ def measure(num_entities: int, processes: int, num_envs: int) -> float:
 
         def reset(self) -> object:
             rows = np.zeros((per_type, 4), np.float32)
-            self.shown = library.Observation(
+            self.frame = library.Observation(
                 features=dict.fromkeys(types, rows),
                 ids={name: [f"{name}{i}" for i in range(per_type)] for name in types},
                 global_features=[0.0],
@@ -71,10 +71,10 @@ def measure(num_entities: int, processes: int, num_envs: int) -> float:
                 reward=0.0,
                 done=False,
             )
-            return self.shown
+            return self.frame
 
         def act(self, actions: object) -> object:
-            return self.shown
+            return self.frame
 
     if processes == 1:
         envs = library.EnvList(Null, num_envs)
@@ -105,7 +105,7 @@ def measure(num_entities: int, processes: int, num_envs: int) -> float:
 
 
 def run_in(python: str, case: tuple[int, int, int]) -> float:
-    """Measure in a process of its own."""
+    """Measure in a separate process."""
     command = [python, __file__, "--one", *map(str, case)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

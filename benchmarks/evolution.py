@@ -1,12 +1,11 @@
-"""Returns of a run whose environment changes, beside those of a new run.
+"""Returns of a run after a change of its environment, compared with a new run.
 
     python benchmarks/evolution.py [--frames 40000] [--more 20000] [--seeds 3]
 
-An agent learns TreasureHunt. Then the world gets a feature (what a treasure is worth), an entity
-type (gems) and an action (whether to walk or to run). The save is upgraded by name; it is measured
-where nothing of the new is there and where it is, and trained on in the new world. Beside it an
-agent learns the new world from nothing. Returns are of 256 whole episodes, sampled actions, which
-are cut off after 100 steps.
+An agent learns TreasureHunt. Then the environment gets a feature (the worth of a treasure), an
+entity type (gems) and an action (walk or run). The checkpoint is upgraded by name, evaluated in the
+old and in the new game, and trained further in the new one. A second agent learns the new game from
+scratch. Returns are over 256 complete episodes with sampled actions, truncated after 100 steps.
 """
 
 import argparse
@@ -54,7 +53,7 @@ RELPOS = (
 
 
 class Hunt(TreasureHunt):
-    """TreasureHunt, cut off after some steps."""
+    """TreasureHunt, truncated after some steps."""
 
     def reset(self) -> Observation:
         """Begin an episode."""
@@ -70,11 +69,10 @@ class Hunt(TreasureHunt):
 
 
 class RicherHunt(Hunt):
-    """TreasureHunt with treasures of different worth, gems, and a choice between two speeds.
+    """TreasureHunt with treasures of different worth, gems, and two speeds.
 
     Args:
-        with_news: show all that; else the spaces are those of this world, and the frames and the
-            game those of TreasureHunt.
+        with_news: False for the game of TreasureHunt in the spaces of this environment.
     """
 
     def __init__(self, with_news: bool = True) -> None:
@@ -82,7 +80,7 @@ class RicherHunt(Hunt):
         self.with_news = with_news
 
     def obs_space(self) -> ObsSpace:
-        """Return the entities with gems and worth, in another order."""
+        """Return the entities with gems and worth, in a different order."""
         place = ["x_pos", "y_pos"]
         entities = {"Gem": place, "Treasure": ["worth", *place], "Trap": place}
         return ObsSpace(place, {name: Entity(features) for name, features in entities.items()})
@@ -133,7 +131,7 @@ class RicherHunt(Hunt):
 
 
 class NothingNew(RicherHunt):
-    """TreasureHunt, in the spaces of the richer world."""
+    """TreasureHunt in the spaces of `RicherHunt`."""
 
     def __init__(self) -> None:
         super().__init__(with_news=False)
@@ -141,18 +139,18 @@ class NothingNew(RicherHunt):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--frames", type=int, default=40_000, help="in the old world")
-    parser.add_argument("--more", type=int, default=20_000, help="in the new world")
+    parser.add_argument("--frames", type=int, default=40_000, help="in the old environment")
+    parser.add_argument("--more", type=int, default=20_000, help="in the new environment")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     rows, evolved_curves, scratch_curves = [], [], []
     for seed in range(1, options.seeds + 1):
         with tempfile.TemporaryDirectory() as folder:
-            row, evolved, scratch = run(Path(folder), seed, options.frames, options.more)
-        rows.append(row)
+            row_of_seed, evolved, scratch = run(Path(folder), seed, options.frames, options.more)
+        rows.append(row_of_seed)
         evolved_curves.append(evolved)
         scratch_curves.append(scratch)
-        print(" | ".join(row), flush=True)
+        print(" | ".join(row_of_seed), flush=True)
         lines = [Line("upgraded", evolved_curves, 0.0), Line("from nothing", scratch_curves, 0.0)]
         (RESULTS / "evolution.svg").write_text(draw({"mean return in the new world": lines}))
         (RESULTS / "evolution.md").write_text(as_markdown(rows, options.frames, options.more))
@@ -175,7 +173,7 @@ def run(
     trained(folder, "scratch", RicherHunt, seed, more)
     after = returns(load_agent(folder / "evolved").agent, RicherHunt)
     scratch = returns(load_agent(folder / "scratch").agent, RicherHunt)
-    row = (str(seed), *(shown(r) for r in (before, same, at_once, after, scratch)))
+    row = (str(seed), *(with_interval(r) for r in (before, same, at_once, after, scratch)))
     curves = [read_curve(folder / name, 1.0) for name in ("evolved", "scratch")]
     return row, [[x - frames, y] for x, y in curves[0]], curves[1]
 
@@ -201,7 +199,7 @@ def returns(agent: PPOAgent, env: type[Environment]) -> np.ndarray[Any, np.dtype
     return measure(EnvList(env, EPISODES), agent, None, seed=7, episodes=EPISODES)
 
 
-def shown(values: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+def with_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> str:
     return f"{values.mean():.3f} ± {1.96 * values.std() / math.sqrt(len(values)):.3f}"
 
 
@@ -217,7 +215,7 @@ def as_markdown(rows: list[tuple[str, ...]], frames: int, more: int) -> str:
         f"from nothing, {more:,} frames",
     ]
     lines = [
-        "# A run whose world changes",
+        "# A run with a changed environment",
         "",
         f"`python benchmarks/{' '.join([Path(__file__).name, *sys.argv[1:]])}` at commit {commit}; "
         f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} thread(s), torch "

@@ -1,4 +1,4 @@
-"""Level-based foraging for other trainers: a vector for each player, padded by the environment."""
+"""Level-based foraging for other trainers: one padded vector per player."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,10 +19,10 @@ class Outcome(NamedTuple):
     """Result of a step for all players.
 
     Attributes:
-        rewards: (N,) float32, the player's own.
-        ends: (N,) bool, the episode ended or was cut off.
-        truncated: (N,) bool, it was cut off.
-        last: (N, features), the last frames of the episodes that are over, else the new ones.
+        rewards: (N,) float32, reward of each player.
+        ends: (N,) bool, the episode terminated or was truncated.
+        truncated: (N,) bool, the episode was truncated.
+        last: (N, features), final frames of ended episodes, else the new frames.
     """
 
     rewards: Floats
@@ -32,15 +32,15 @@ class Outcome(NamedTuple):
 
 
 class FlatForaging:
-    """Vectorised environments of level-based foraging, with one for each player.
+    """Vectorised environments of level-based foraging, with one environment per player.
 
     Args:
-        env_id: of lbforaging.
-        num_players: in all worlds together, N.
-        seed: of the first world; others follow.
+        env_id: id in lbforaging.
+        num_players: total number of players, N.
+        seed: seed of the first environment; the others get consecutive seeds.
 
     Attributes:
-        obs: (N, features) float32, what each player sees now, scaled to numbers around 1.
+        obs: (N, features) float32, current frame of each player, scaled to about 1.
     """
 
     def __init__(self, env_id: str, num_players: int, seed: int) -> None:
@@ -55,7 +55,7 @@ class FlatForaging:
         self.obs /= SCALE
 
     def step(self, actions: npt.NDArray[np.int64]) -> Outcome:
-        """Take a step in all environments; those whose episode ended are reset."""
+        """Step all environments and reset the ones that have ended."""
         frames, last, rewards, ends, truncated = [], [], [], [], []
         for world, chosen in zip(self._worlds, actions.reshape(-1, self.sides), strict=True):
             obs, reward, terminated, cut, _ = world.step(tuple(chosen.tolist()))
@@ -74,7 +74,7 @@ class FlatForaging:
 
 
 def mean_return(worlds: FlatForaging, choose: Choose, episodes: int) -> float:
-    """Return the mean return of all players together, over the first episodes of each world."""
+    """Return the mean total return of all players over the first episodes of each environment."""
     num_worlds = len(worlds.obs) // worlds.sides
     running, finished = np.zeros(num_worlds), [list[float]() for _ in range(num_worlds)]
     while any(len(returns) < episodes for returns in finished):

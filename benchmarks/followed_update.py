@@ -1,6 +1,6 @@
-"""Print the files of the packages whose functions one update of `Xor` calls, as JSON.
+"""Print the files of the packages that are executed by one update of `Xor`, as JSON.
 
-Run by `structure.py`, in a process of its own.
+Run by `structure.py` in a separate process.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ SIZES = [
 
 
 def main() -> None:
-    """Make a run, and follow its second update."""
+    """Create a run, and trace its second update."""
     from enn_trainer import StateManager, Trainer
     from entity_env.examples import Xor
 

@@ -1,10 +1,10 @@
-"""Level-based foraging, an environment of another project, with entities.
+"""Level-based foraging, a third-party environment, with entities.
 
     python benchmarks/foraging.py --config configs/foraging_8x8.ron
 
-Every player is a side of its own: it sees itself, the other players and the food, acts for itself,
-and gets the reward that the world gives to it; one policy plays all of them. A frame is what one
-player sees, so that a step of the world is as many frames as there are players.
+Every player is a separate side with its own observation, action and reward; one policy plays all of
+them. A frame is the observation of one player, so a step of the environment has one frame per
+player.
 """
 
 import functools
@@ -22,20 +22,20 @@ from entity_env.adapters.mapping import Choice, FieldMap, Rows
 
 ROW = ["row", "column", "level"]
 _NOBODY = (-1, -1, 0)
-ACTIONS = list(Action)  # going through an enumeration takes as long as all masks
+ACTIONS = list(Action)  # iterating over the enum costs as much as all masks
 
 
 class WithMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Wrapper with a mask of the actions that have an effect; others do nothing.
 
-    Episodes are independent, so that the environment need not be made again for each.
+    Episodes are independent, so the environment can be reused for all of them.
     """
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         world: Any = self.env.unwrapped
         for player in world.players:
-            player.position = None  # else no other one could begin there
+            player.position = None  # free the cells of the last episode
         values, info = self.env.reset(**kwargs)
         return values, info | {"action_mask": self._masks()}
 
@@ -45,15 +45,15 @@ class WithMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         return values, rewards, terminated, truncated, info | {"action_mask": self._masks()}
 
     def _masks(self) -> Any:
-        """Return the mask, (players, actions) bool, which the environment has computed already."""
+        """Return the mask, (players, actions) bool, from the cached legal actions."""
         world: Any = self.env.unwrapped
         legal = map(world._valid_actions.__getitem__, world.players)
         return np.array([[action in own for action in ACTIONS] for own in legal])
 
 
 def make_world(env_id: str, **kwargs: Any) -> WithMasks:
-    """Make an environment of lbforaging."""
-    # Gymnasium's checker knows rewards of one agent only.
+    """Create an environment of lbforaging."""
+    # Gymnasium's checker expects the reward of a single agent.
     world = gymnasium.make(f"lbforaging:{env_id}", disable_env_checker=True, **kwargs)
     return WithMasks(world)
 
@@ -62,7 +62,7 @@ def players_and_food(env_id: str) -> tuple[int, int]:
     """Return the number of players and of pieces of food.
 
     Raises:
-        ValueError: the id has no such numbers.
+        ValueError: the id does not contain these numbers.
     """
     numbers = re.search(r"-(\d+)p-(\d+)f", env_id)
     if numbers is None:
@@ -73,8 +73,8 @@ def players_and_food(env_id: str) -> tuple[int, int]:
 def foraging(env_id: str) -> type[Match]:
     """Return the class of an environment for `train`.
 
-    The observation of a player is a flat vector: the food, itself, the others. The actor is the
-    entity "me", not the frame as a whole, as only entities have positions.
+    The observation of a player is a flat vector: food, itself, other players. The actor is the
+    entity "me" instead of the frame as a whole, because only entities have positions.
 
     Args:
         env_id: of lbforaging, such as "Foraging-8x8-2p-2f-coop-v3".

@@ -1,7 +1,7 @@
-"""Level-based foraging as a `Match` written for it: the frames of foraging.py, faster.
+"""Level-based foraging as a native `Match`: the frames of foraging.py, faster.
 
-It reads players and board directly, so that the environment need not make vectors for an adapter,
-which takes more than half of its step.
+It reads players and board directly. Creating vectors for the adapter takes more than half of the
+environment's step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,21 +25,23 @@ from entity_env.adapters.gymnasium_api import partial_class, world_seed
 
 
 class Foraging(Match):
-    """Level-based foraging in which each player is a side.
+    """Level-based foraging with one side per player.
 
     Args:
         env_id: of lbforaging, such as "Foraging-8x8-2p-2f-coop-v3".
 
     Raises:
-        ValueError: players see a part of the board only.
+        ValueError: players see only a part of the board.
     """
 
     def __init__(self, env_id: str) -> None:
         self._env: Any = make_world(env_id)
         self._world: Any = self._env.unwrapped
         if self._world.sight < max(self._world.field_size):
-            raise ValueError(f"env.id: expected a world that players see whole, got {env_id!r}")
-        self._world._make_gym_obs = tuple  # nobody reads the vectors that it would make
+            raise ValueError(
+                f"env.id: expected an environment with full observability, got {env_id!r}"
+            )
+        self._world._make_gym_obs = tuple  # skip the vectors, which are not used
         self._seed: int | None = None
 
     @classmethod
@@ -71,7 +73,7 @@ class Foraging(Match):
         return self._observe(info, [0.0] * self.num_sides, terminated=False, truncated=False)
 
     def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
-        """Take a step of all players at once."""
+        """Step all players at once."""
         chosen = tuple(map(_chosen, actions))
         _, rewards, terminated, truncated, info = self._env.step(chosen)
         return self._observe(info, rewards, terminated, truncated)

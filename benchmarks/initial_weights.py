@@ -1,11 +1,11 @@
-"""Dependence of acting rows, logits and values on the frame, with several initial weights.
+"""Dependence of acting rows, logits and values on the frame, for several initialisations.
 
 Usage:
     python benchmarks/initial_weights.py [--out benchmarks/results/initial_weights.md]
 
-The share of something is the root mean square of its difference to its mean over all frames, by the
-norm of that mean. It is measured for the rows that act, for their logits and for the mean row of a
-frame, of which the value is a linear function, in networks before any update.
+The share of a quantity is the root mean square of its difference to its mean over all frames, by
+the norm of that mean. It is measured for the rows of actors, for their logits and for the mean row
+of a frame (the value is a linear function of it), in networks before any update.
 """
 
 import argparse
@@ -42,7 +42,7 @@ FRAMES = 64
 
 
 class Onlooker(Environment):
-    """Things at random places, and an actor without features that sees them."""
+    """Things at random positions, observed by an actor without features."""
 
     def obs_space(self) -> ObsSpace:
         """Return the space of the things."""
@@ -53,14 +53,14 @@ class Onlooker(Environment):
         return {"do": GlobalCategoricalActionSpace(["left", "right", "forward"])}
 
     def reset(self) -> Observation:
-        """Return things that are drawn anew."""
+        """Return randomly drawn things."""
         things = [[self.rng.gauss(0, 1) for _ in range(3)] for _ in range(self.rng.randint(10, 20))]
         return Observation(
             entities={"Thing": things}, actions={"do": GlobalCategoricalActionMask()}, reward=0.0
         )
 
     def act(self, actions: object) -> Observation:
-        """Return other things."""
+        """Return new random things."""
         return self.reset()
 
 
@@ -68,11 +68,11 @@ POSITIONS = {
     Onlooker: RelposEncodingConfig(extent=[3, 3], position_features=["x", "y"]),
     Minefield: RelposEncodingConfig(extent=[8], position_features=["x_pos", "y_pos"], radial=True),
 }
-"""Relative positions of each world; the actor of the first one has no position."""
+"""Relative position encoding of each environment; the actor of the first one has no position."""
 
 
 def gain(value: float) -> Callable[[str, nn.Linear], object]:
-    """Return a way to draw weights: N(0, (value)^2 / fan_in)."""
+    """Return an initialiser: N(0, (value)^2 / fan_in)."""
     return lambda name, layer: _draw(layer, value / math.sqrt(layer.in_features))
 
 
@@ -91,11 +91,11 @@ SCHEMES: dict[str, Init | Callable[[str, nn.Linear], object]] = {
         layer.weight, gain=math.sqrt(2)
     ),
 }
-"""Values of `net.init`, or ways to draw all matrices of blocks and relative positions."""
+"""Values of `net.init`, or initialisers of all matrices of blocks and relative positions."""
 
 
 def frames_of(world: type[Environment]) -> tuple[EntityBatch, ObsSpace, dict[str, ActionSpace]]:
-    """Return frames after some random steps, and the spaces of the world."""
+    """Return frames after some random steps, and the spaces of the environment."""
     envs = EnvList(world, FRAMES)
     envs.seed(0)
     obs_space, action_space = envs.obs_space(), envs.action_space()
@@ -114,10 +114,10 @@ def share(rows: Tensor) -> float:
 def shares(
     world: type[Environment], scheme: str, d_model: int, n_layer: int, positions: bool
 ) -> tuple[float, float, float]:
-    """Return the shares of acting rows, logits and mean rows, means over the seeds."""
+    """Return the shares of acting rows, logits and mean rows, averaged over seeds."""
     batch, obs_space, action_space = frames_of(world)
     relpos = POSITIONS[world] if positions else None
-    draw, found = SCHEMES[scheme], []
+    draw, rows_of_seeds = SCHEMES[scheme], []
     init: Init = draw if isinstance(draw, str) else "scaled"
     config = RogueNetConfig(d_model=d_model, n_layer=n_layer, relpos_encoding=relpos, init=init)
     for seed in SEEDS:
@@ -133,8 +133,8 @@ def shares(
             actors = batch.actions[action.removeprefix("/")].actors
             rows = x.index_select(0, layout.rows(actors.values, actors.frame_of_row()))
             assert isinstance(head, CategoricalHead)
-            found.append((share(rows), share(head.project(rows)), share(layout.means(x))))
-    return tuple(np.mean(found, axis=0))
+            rows_of_seeds.append((share(rows), share(head.project(rows)), share(layout.means(x))))
+    return tuple(np.mean(rows_of_seeds, axis=0))
 
 
 def _projections(net: RogueNet) -> Iterator[tuple[str, nn.Module]]:
@@ -159,18 +159,20 @@ def tables() -> Iterator[str]:
 def _table(
     world: type[Environment], positions: bool, varied: str, sizes: list[tuple[int, int]]
 ) -> Iterator[str]:
-    """Yield the lines of a table with a column for each width and number of layers."""
+    """Yield the lines of a table with a column per width and number of layers."""
     values = [width if varied == "d_model" else num for width, num in sizes]
     yield f"| initial weights | {' | '.join(f'{varied} {value}' for value in values)} |"
     yield "| --- " * (len(sizes) + 1) + "|"
     for scheme in SCHEMES:
-        found = [shares(world, scheme, *size, positions) for size in sizes]
-        cells = [" / ".join(f"{share:.3f}" for share in one) for one in found]
+        values_of_sizes = [shares(world, scheme, *size, positions) for size in sizes]
+        cells = [
+            " / ".join(f"{share:.3f}" for share in size_shares) for size_shares in values_of_sizes
+        ]
         yield f"| {scheme} | {' | '.join(cells)} |"
 
 
 def main() -> None:
-    """Measure, print, and write the page if asked to."""
+    """Measure, print, and optionally write the document."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the page to this file")
     options = parser.parse_args()

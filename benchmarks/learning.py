@@ -3,13 +3,12 @@
     python benchmarks/learning.py [ROW ...] [--init published] [--seeds 3] [--jobs 2]
         [--results FILE.md]
 
-Every row is trained with each seed, by default two runs at a time with one thread each. Then the
-trained agent plays with sampled actions, and the mean return of the first whole episodes of every
-environment, at least 1,000 in all, is the result. Runs that are done are kept as JSON lines beside
-the table, with their learning curves, and are not repeated, so that the table can be made row by
-row. With `--check` the command fails if a row misses its bar. `--init published` trains with other
-initial weights, for the frames that both take to almost reach the bar; with `--to-almost` a run
-ends there, without a result.
+Every row is trained with each seed, by default two runs at a time with one thread each. The result
+is the mean return of the trained agent with sampled actions over the first complete episodes of
+every environment, at least 1,000 in total. Finished runs are stored as JSON lines next to the
+table, with their learning curves, and are not repeated. With `--check` the command fails if a row
+misses its target. `--init published` trains with other initial weights, to compare the frames
+until the target is almost reached; with `--to-almost` a run ends there, without a result.
 """
 
 import argparse
@@ -43,26 +42,26 @@ from rogue_net.config import Init
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
 TOLERANCE = 0.005
-"""Allowed difference from a bar: 1.0 is the maximum, which sampled actions just miss."""
+"""Allowed difference from a target: sampled actions narrowly miss the maximum of 1.0."""
 INITS = get_args(Init)
 ALMOST = 0.95
-"""Share of the bar that the mean return while training first reaches in so many frames."""
+"""Share of the target for which frames to reach it are reported."""
 
 
 class Row(NamedTuple):
-    """A configuration, with or without changes, and the return to reach.
+    """A configuration with overrides, and the return to reach.
 
     Attributes:
-        name: a unique name.
+        name: unique name.
         config: file in `configs/`, without ".ron".
-        bar: the mean return to reach.
-        overrides: changes of the configuration.
-        published: more changes with published initial weights, of which rates were tuned for them.
-        control: the row lacks something and is to stay below the bar.
-        metric: "return", "match" (the return of all sides together), or a metric of the
-            environment at the end of an episode.
-        against: the opponent: "random", or "itself" after a tenth of the frames.
-        episodes: the minimal number of episodes; more where returns vary a lot.
+        bar: mean return to reach.
+        overrides: overrides of the configuration.
+        published: further overrides for published initial weights, which need other learning rates.
+        control: True for an ablation that should stay below the target.
+        metric: "return", "match" (return of all sides together), or a metric of the environment at
+            the end of an episode.
+        against: opponent: "random", or "itself" after a tenth of the frames.
+        episodes: minimal number of episodes; more where returns have a high variance.
     """
 
     name: str
@@ -129,7 +128,7 @@ ROWS = [
 
 
 def init_of(row: Row) -> Init:
-    """Return the initial weights of the configuration of a row."""
+    """Return the initialisation of a row's configuration."""
     config: TrainConfig = StateManager(init_path=CONFIGS / f"{row.config}.ron").config
     return config.net.init
 
@@ -146,11 +145,11 @@ def world(env_id: str) -> tuple[EnvFactory, int]:
 
 
 class EndAtAlmost(Callback):
-    """Ends a run once the mean return of a sixtieth of it is almost the bar.
+    """Callback that ends a run once the mean of a sixtieth of it almost reaches the target.
 
     Args:
         size: number of updates of a sixtieth.
-        least: the mean return.
+        least: mean return to reach.
     """
 
     def __init__(self, size: int, least: float) -> None:
@@ -167,27 +166,32 @@ class EndAtAlmost(Callback):
 
 
 def run(row: Row, seed: int, init: str, to_almost: bool = False) -> dict[str, Any]:
-    """Train one row with one seed in this process and measure the result.
+    """Train one row with one seed in this process and evaluate it.
 
     Args:
         row: the row.
         seed: seed of the run.
-        init: initial weights.
-        to_almost: True to end the run where it almost reaches the bar; it then has no result.
+        init: initialisation.
+        to_almost: True to end the run when it almost reaches the target, without a result.
     """
     path = CONFIGS / f"{row.config}.ron"
-    of_file = StateManager(init_path=path).config
-    rollout, total = of_file.rollout, of_file.total_timesteps
+    config_of_file = StateManager(init_path=path).config
+    rollout, total = config_of_file.rollout, config_of_file.total_timesteps
     size = math.ceil(math.ceil(total / (rollout.num_envs * rollout.steps)) / POINTS)
     with tempfile.TemporaryDirectory() as folder:
 
         def trained(frames: int) -> StateManager:
-            own = [f"seed={seed}", f"data_dir={folder}", "rollout.processes=1"]
-            of_init = [f"net.init={init}", *(row.published if init == "published" else ())]
+            run_settings = [f"seed={seed}", f"data_dir={folder}", "rollout.processes=1"]
+            init_settings = [f"net.init={init}", *(row.published if init == "published" else ())]
             manager = StateManager(
                 init_path=path,
                 checkpoint_dir=Path(folder) / "run",
-                overrides=[*own, f"total_timesteps={frames}", *row.overrides, *of_init],
+                overrides=[
+                    *run_settings,
+                    f"total_timesteps={frames}",
+                    *row.overrides,
+                    *init_settings,
+                ],
             )
             manager.config.eval = None
             make, sides = world(manager.config.env.id)
@@ -235,14 +239,14 @@ def run(row: Row, seed: int, init: str, to_almost: bool = False) -> dict[str, An
 
 
 def notices_of(folder: Path) -> list[str]:
-    """Return the texts of the notices of the one run in a folder."""
+    """Return the texts of learning diagnostics of the single run in a folder."""
     (metrics,) = folder.rglob("metrics.jsonl")
     rows = map(json.loads, metrics.read_text().splitlines())
     return [row["text"] for row in rows if row["kind"] == "notice"]
 
 
 def frames_to_almost(result: dict[str, Any], bar: float) -> str:
-    """Return the frames after which the mean return while training was almost that of the bar."""
+    """Format the frames until the mean return during training almost reached the target."""
     if "curve" not in result:
         return "?"
     reached = next((frames for frames, mean in result["curve"] if mean >= ALMOST * bar), None)
@@ -250,35 +254,35 @@ def frames_to_almost(result: dict[str, Any], bar: float) -> str:
 
 
 def result_of(result: dict[str, Any]) -> str:
-    """Return the result of a run in the table."""
+    """Format the result of a run."""
     return "ended" if result["result"] is None else f"{result['result']:.4f}"
 
 
 def table(results: list[dict[str, Any]]) -> str:
     """Return the document with the results."""
     lines = [
-        "# What agents learn",
+        "# Learning results",
         "",
         f"`python benchmarks/learning.py` on {os.cpu_count()} cores "
         f"({platform.processor() or platform.machine()}), Python {platform.python_version()}, "
         f"torch {torch.__version__}. Each run has one thread; up to two run at a time, on a "
         "machine that does other things as well: the seconds are a rough measure. The "
-        "configurations are those in `configs/`; what a row changes in one is said in "
+        "configurations are those in `configs/`; the overrides of a row are in "
         "`benchmarks/learning.py`.",
         "",
-        "A result is the mean over what the trained agent then plays with sampled actions: the "
-        "first whole episodes of each of 256 environments, as many of each, so that short episodes "
-        "do not count more than long ones. In duels it is the share of matches won; in foraging "
-        "the return of all players together; they are told which actions do something; and a frame "
-        "is what one player sees, so that a step of the world is as many frames as there are "
-        "players. Rows with * were measured earlier, by all episodes that ended within 320 steps. "
+        "A result is the mean over episodes of the trained agent with sampled actions: the first "
+        "complete episodes of each of 256 environments, equally many of each, so that short "
+        "episodes do not count more than long ones. In duels it is the share of matches won; in "
+        "foraging the return of all players together, with a mask of effective actions; a frame "
+        "is the observation of one player, so a step of the environment has one frame per "
+        "player. Rows with * were measured earlier, by all episodes that ended within 320 steps. "
         "A commit that is dirty had these configurations, which were committed later; before a "
         "commit were measured those that it added.",
         "",
         f"*Most* are the frames after which the mean return while training first reaches "
         f"{ALMOST:.0%} of the bar, seed by seed, to a sixtieth of the run; *weights* are the "
-        "initial ones, `net.init`, in bold those of the configuration; ? is for runs of which no "
-        "curve was kept; *ended* are those that were ended there (`--to-almost`). An episode of an "
+        "initial ones, `net.init`, in bold those of the configuration; ? is for runs without a "
+        "stored curve; *ended* runs stopped there (`--to-almost`). An episode of an "
         "agent that waits for ever counts with its return until it is cut off.",
         "",
         "| row | weights | frames | to reach | seeds: result | most | seconds | commit |",
@@ -293,7 +297,7 @@ def table(results: list[dict[str, Any]]) -> str:
             star = "" if all("curve" in r for r in mine) else "*"
             bar = f"below {row.bar}" if row.control else str(row.bar)
             commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
-            # In self-play one side wins what the other one loses: no return says how far it is.
+            # Self-play is zero-sum: the return does not measure progress.
             is_silent = row.control or row.metric == "win"
             almost = "" if is_silent else "; ".join(frames_to_almost(r, row.bar) for r in mine)
             frames = max(r["frames"] for r in mine)
@@ -306,19 +310,19 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def picture(results: list[dict[str, Any]]) -> str:
-    """Return a picture of the learning curves, with a panel for each configuration."""
+    """Return a figure of the learning curves, with a panel for each configuration."""
     panels: dict[str, list[Line]] = {}
     for row, init in itertools.product(ROWS, INITS):
         mine = [r for r in results if (r["row"], r["init"]) == (row.name, init)]
         curves = [r["curve"] for r in mine if r.get("curve")]
-        if curves and row.metric in ("return", "match"):  # not what self-play gives: always 0
+        if curves and row.metric in ("return", "match"):  # in self-play it is always 0
             name = row.name if init == "scaled" else f"{row.name} ({init})"
             panels.setdefault(row.config, []).append(Line(name, curves, row.bar))
     return draw(panels)
 
 
 def misses(row: Row, result: float | None) -> bool:
-    """Return True if a result is on the wrong side of the bar."""
+    """Return True if a result is on the wrong side of the target."""
     if result is None:
         return False
     return result >= row.bar if row.control else result < row.bar - TOLERANCE
@@ -342,8 +346,8 @@ def main() -> None:
         return
     if unknown := [name for name in options.rows if name not in by_name]:
         parser.error(f"ROW: expected some of {', '.join(by_name)}; got {', '.join(unknown)}")
-    kept = options.results.with_suffix(".jsonl")
-    done = {(r["row"], r["init"], r["seed"]) for r in read_kept(kept)}
+    runs_file = options.results.with_suffix(".jsonl")
+    done = {(r["row"], r["init"], r["seed"]) for r in read_kept(runs_file)}
     todo = [
         (row.name, str(seed), init)
         for row in ROWS
@@ -353,8 +357,8 @@ def main() -> None:
         if (row.name, init, seed) not in done
     ]
     todo = [(*one, *["--to-almost"] * options.to_almost) for one in todo]
-    run_all(__file__, todo, kept, options.jobs)
-    results = read_kept(kept)
+    run_all(__file__, todo, runs_file, options.jobs)
+    results = read_kept(runs_file)
     results.sort(key=lambda r: r["seed"])
     options.results.write_text(table(results))
     options.results.with_suffix(".svg").write_text(picture(results))

@@ -1,4 +1,4 @@
-"""Learning curves, read from the files of runs and drawn with a panel for each environment."""
+"""Learning curves: read from the files of runs, and drawn with one panel per environment."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ Points = Sequence[Sequence[float]]
 
 
 class Line(NamedTuple):
-    """The curves of one row, one for each seed, and the bar to reach, if there is one."""
+    """Curves of one row, one per seed, and an optional target."""
 
     name: str
     curves: Sequence[Points]
@@ -23,9 +23,9 @@ class Line(NamedTuple):
 
 
 def read_curve(folder: Path, scale: float, size: int | None = None) -> list[list[float]]:
-    """Return the learning curve of the one run in a folder, as `thinned` does.
+    """Return the learning curve of the single run in a folder, downsampled by `thinned`.
 
-    Updates in which no episode ended are left out.
+    Updates without finished episodes are skipped.
     """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -37,12 +37,12 @@ def read_curve(folder: Path, scale: float, size: int | None = None) -> list[list
 
 
 def thinned(points: Points, scale: float, size: int | None = None) -> list[list[float]]:
-    """Return a learning curve of at most 60 points: [frames, mean return times `scale`].
+    """Downsample a learning curve to at most 60 points: [frames, mean return times `scale`].
 
     Args:
-        points: frames and mean return of each update. Each result is the mean over a part of them.
+        points: frames and mean return of each update; a result is the mean over consecutive ones.
         scale: factor of the returns.
-        size: number of updates of a part; None for 60 points.
+        size: number of updates per result; None for 60 points.
     """
     size = size or max(1, math.ceil(len(points) / POINTS))
     pieces = [points[i : i + size] for i in range(0, len(points), size)]

@@ -24,32 +24,32 @@ def measure(
     metric: str | None = None,
     greedy: bool = False,
 ) -> npt.NDArray[np.float64]:
-    """Play whole episodes; return what the agent got in each.
+    """Play complete episodes and return the metric of the agent in each.
 
-    An episode that goes on for ever, such as that of an agent that waits, is cut off after `STEPS`
-    steps of its environment, and is the last one there. It counts with its return until then.
+    An endless episode, such as that of an agent that waits, is truncated after `STEPS` steps, and
+    is the last one of its environment. It counts with its return until then.
 
     Args:
-        envs: to play in; closed afterwards.
-        agent: the agent to measure.
-        opponent: plays in every second environment, which is not measured.
-        seed: of the environments and of the sampled actions.
-        episodes: the minimal number of episodes, as many in each environment.
-        metric: of the environments at the end of an episode; None for the return.
-        greedy: take the most probable actions instead of sampling.
+        envs: environments; closed afterwards.
+        agent: agent to evaluate.
+        opponent: acts in every second environment, which is not counted.
+        seed: seed of the environments and of the sampled actions.
+        episodes: minimal number of episodes, equally many in each environment.
+        metric: metric of the environments at the end of an episode; None for the return.
+        greedy: True to take the most probable actions instead of sampling.
 
     Raises:
-        RuntimeError: episodes take too long, and have no `metric` yet.
+        RuntimeError: episodes take too long and have no `metric` yet.
     """
-    everywhere = np.arange(len(envs))
-    of_choices = None if greedy else seed
-    players: Players = AgentPlayer(agent, of_choices)
-    counted = everywhere
+    all_envs = np.arange(len(envs))
+    action_seed = None if greedy else seed
+    players: Players = AgentPlayer(agent, action_seed)
+    counted = all_envs
     if opponent is not None:
-        counted = everywhere[::2]
+        counted = all_envs[::2]
         by_name = {
-            AGENT: AgentPlayer(agent, of_choices),
-            "other": AgentPlayer(opponent, of_choices),
+            AGENT: AgentPlayer(agent, action_seed),
+            "other": AgentPlayer(opponent, action_seed),
         }
         players = SeatedPlayers(by_name, against("other", envs.sides), envs.sides)
     quota = np.zeros(len(envs), dtype=np.int64)
@@ -60,14 +60,14 @@ def measure(
     unfinished = np.flatnonzero(first.counts.num_ended < quota)
     if len(unfinished) and metric is not None:
         raise RuntimeError(f"measure: expected {episodes} episodes within {STEPS} steps, got less")
-    values = of_episodes(first, "episodic_reward" if metric is None else metric)
+    values = episode_means(first, "episodic_reward" if metric is None else metric)
     return np.concatenate([values, first.counts.tallies["reward"].running[1, unfinished]])
 
 
-def of_episodes(statistics: EpisodeStatistics, metric: str) -> npt.NDArray[np.float64]:
-    """Return the mean of a metric in each whole episode, in the order of ends: (episodes,)."""
+def episode_means(statistics: EpisodeStatistics, metric: str) -> npt.NDArray[np.float64]:
+    """Return the mean of a metric in each complete episode, ordered by ends, (episodes,) float."""
     count, total, _, _ = np.concatenate(
-        [np.zeros((4, 0)), *(of_all for *_, of_all in statistics.counts.tallies[metric].over)],
+        [np.zeros((4, 0)), *(sums for *_, sums in statistics.counts.tallies[metric].over)],
         axis=1,
     )
     means: npt.NDArray[np.float64] = total[count > 0] / count[count > 0]

@@ -1,4 +1,4 @@
-"""The commit and the processor of a measurement."""
+"""Commit and processor of a measurement."""
 
 import platform
 import re
@@ -10,14 +10,14 @@ from enn_trainer.checkpoints.manifest import git_revision
 
 
 def short_revision() -> str:
-    """Return the commit of the folder in seven digits, with "-dirty" if files differ."""
+    """Return the commit of the current folder in seven digits, with "-dirty" if files differ."""
     return re.sub(r"^(\w{7})\w*", r"\1", git_revision() or "none")
 
 
 def processor() -> str:
-    """Return the name of the processor, and the instructions that torch uses.
+    """Return the name of the processor and its instruction set in torch.
 
-    Virtual machines have one name for processors with different instructions.
+    Virtual machines use one name for processors with different instruction sets.
     """
     described = Path("/proc/cpuinfo")
     lines = described.read_text().splitlines() if described.exists() else []

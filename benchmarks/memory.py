@@ -1,12 +1,12 @@
-"""Agents that remember: worlds that need memory, controls without it, and the speed of training.
+"""Agents with memory: learning results, ablations, and training speed.
 
     python benchmarks/memory.py learn [ROW ...] [--seeds 3] [--jobs 2] [--sb3 PYTHON]
     python benchmarks/memory.py speed [--updates 20]
 
-Results are in `results/memory.md`. Runs that are done are kept as JSON lines beside it, and are not
-repeated. Agents are measured after training, with sampled actions. Controls, and rows that are
-shown without a number to reach, are trained with one seed. `--sb3` is a Python with sb3-contrib,
-popgym and this package, which trains the rows of SB3-contrib; without one they are left out.
+Results are in `results/memory.md`. Finished runs are stored as JSON lines next to it and are not
+repeated. Agents are evaluated after training, with sampled actions. Controls, and rows without a
+target, are trained with one seed. `--sb3` is a Python with sb3-contrib, popgym and this package,
+which trains the rows of SB3-contrib; without one they are skipped.
 """
 
 import json
@@ -21,7 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from kept_runs import kept_speed, learn_or_speed, left_to_run, read_kept, run_all
 from measured_on import short_revision
-from trained import RECENT, frames_shown, of_row, seconds_in_turns, table, train_and_measure
+from trained import (
+    RECENT,
+    frames_by_seed,
+    results_of_row,
+    seconds_in_turns,
+    table,
+    train_and_measure,
+)
 
 from enn_trainer import EvalConfig
 from entity_env import EnvList, SelectEntityAction, SelectEntityActionMask
@@ -31,22 +38,22 @@ from entity_env.examples.cherry_pick import CherryPick
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results/memory.md"
 EPISODES = 2000
-"""Episodes to measure an agent in."""
+"""Number of episodes of an evaluation."""
 MORE_FRAMES = 1.3
-"""At most so many times the frames, where memory is of no use."""
+"""Maximal ratio of frames to learn with and without memory, where memory is not needed."""
 
 
 class Row(NamedTuple):
-    """A world, and the settings to train an agent with.
+    """An environment and settings of a training run.
 
     Attributes:
-        name: on the command line.
+        name: name on the command line.
         config: file in `configs/`, without ".ron"; None for the default settings.
-        overrides: changes of the configuration.
-        bar: number to reach; None if the result is only shown.
-        is_control: True for settings that cannot do it: the number is not to be reached.
-        metric: that is compared.
-        almost: mean return while training, of which it is counted how many frames it takes.
+        overrides: overrides of the configuration.
+        bar: target; None if the result is only reported.
+        is_control: True for an ablation that should miss the target.
+        metric: metric of the result.
+        almost: mean return during training, the frames to reach it are reported.
         sb3: arguments of SB3-contrib's `RecurrentPPO`, and "n_envs", for a row of that trainer.
     """
 
@@ -66,7 +73,7 @@ class Row(NamedTuple):
 
     @property
     def asked(self) -> str:
-        """The number to reach, or not to reach, in words."""
+        """Target as text."""
         if self.bar is None:
             return ""
         is_less_better = self.metric == "moves"
@@ -80,8 +87,8 @@ _CONTROL = "total_timesteps=100000"
 _NO_MEMORY = ("net.memory=None", "ppo.seq_len=None")
 _OF_FRAME = 'net.memory=(of: "frame")'
 
-# Worlds of popgym, in which each step pays for its own choice. Once nearly all choices are right,
-# normalized advantages would be mostly noise, and undo what was learnt.
+# Environments of popgym reward each step for its own choice. Once nearly all choices are right,
+# normalized advantages are mostly noise and undo the learning progress.
 _REPEAT = (
     "net.d_model=32",
     "net.n_layer=1",
@@ -158,7 +165,7 @@ ROWS = [
             **_RECURRENT,
         },
     ),
-    # Nothing to remember: 95% of what is to be reached comes as soon.
+    # No memory needed: frames to 95% of the target are compared.
     Row("MoveToOrigin", "move_to_origin", ("net.memory=()",), 0.98, almost=0.931),
     Row("MoveToOrigin, no memory", "move_to_origin", (), 0.98, almost=0.931),
     Row("FloorIsLava", "floor_is_lava", ("net.memory=()",), 0.99, almost=0.9405),
@@ -171,7 +178,7 @@ ROWS = [
 
 
 def run(row: Row, seed: int) -> dict[str, Any]:
-    """Train an agent with one seed in this process, and measure it."""
+    """Train an agent with one seed in this process and evaluate it."""
     start = time.perf_counter()
     if row.sb3 is not None:
         import memory_sb3
@@ -189,32 +196,32 @@ def run(row: Row, seed: int) -> dict[str, Any]:
 
 
 def moves_of_script(games: int) -> float:
-    """Return the mean number of moves in `Pairs` of a player that remembers every card.
+    """Return the mean number of moves in `Pairs` of a player with perfect memory.
 
-    It turns pairs that it knows first, then cards that it does not know.
+    It turns known pairs first, then unknown cards.
     """
     moves = []
     for seed in range(games):
         game = Pairs()
         game.seed(seed)
         obs = game.reset()
-        seen: dict[Any, str] = {}  # the picture of each card that was turned, by its id
+        faces: dict[Any, str] = {}  # picture of each card seen so far, by id
         while not obs.done:
             mask = obs.actions["turn"]
             assert isinstance(mask, SelectEntityActionMask)
             free = [*mask.actee_ids]
-            unknown = [card for card in free if card not in seen]
-            known = [seen[card] for card in free if card in seen]
+            unknown = [card for card in free if card not in faces]
+            known_faces = [faces[card] for card in free if card in faces]
             up = [card for card in obs.ids["Card"] if card not in free]
-            wanted = {seen[card] for card in up} or {
-                face for face in known if known.count(face) == 2
+            target_faces = {faces[card] for card in up} or {
+                face for face in known_faces if known_faces.count(face) == 2
             }
-            card = next((card for card in free if seen.get(card) in wanted), None)
+            card = next((card for card in free if faces.get(card) in target_faces), None)
             choice = (unknown or free)[0] if card is None else card
             obs = game.act({"turn": SelectEntityAction(["player"], [choice])})
             for card, (face,) in zip(obs.ids["Card"], obs.features["Card"], strict=True):
                 if face != "down":
-                    seen[card] = face
+                    faces[card] = face
         moves.append(obs.metrics["moves"])
     return statistics.mean(moves)
 
@@ -223,12 +230,12 @@ def moves_of_script(games: int) -> float:
 
 
 class Case(NamedTuple):
-    """Training in a world with and without memory, at equal numbers of blocks.
+    """Environment and settings to compare training with and without memory, at equal depth.
 
     Attributes:
-        world: the environments.
-        settings: of both.
-        bars: number to reach by the kind of memory.
+        world: environment class.
+        settings: settings of both.
+        bars: target ratio by the kind of memory.
     """
 
     world: Any
@@ -251,7 +258,7 @@ CASES = {
 
 
 def measure_speed(case: Case, updates: int) -> dict[str, float]:
-    """Let runs take turns, update by update; return the median seconds of an update by memory."""
+    """Return the median seconds of an update by kind of memory; runs alternate update by update."""
     kinds = {"": ("net.n_layer=2",)}
     kinds |= {kind: ("net.n_layer=1", f'net.memory=(of: "{kind}")') for kind in case.bars}
     cases = {kind: (case.world, (*case.settings, *more)) for kind, more in kinds.items()}
@@ -259,7 +266,7 @@ def measure_speed(case: Case, updates: int) -> dict[str, float]:
 
 
 def measure_tracking(steps: int = 300, num_envs: int = 64) -> float:
-    """Return the cost of `track` in a step of environments with 4 types and 32 entities."""
+    """Return the relative cost of `track` in environments with 4 types and 32 entities."""
     from entity_env import (
         CategoricalActionMask,
         CategoricalActionSpace,
@@ -285,20 +292,20 @@ def measure_tracking(steps: int = 300, num_envs: int = 64) -> float:
             return {"go": CategoricalActionSpace(["left", "right"])}
 
         def reset(self) -> Observation:
-            """Put the walkers anywhere."""
+            """Place the walkers at random."""
             self.places = self.rng.choices(range(100), k=32)
             self.step = 0
             return self.observe()
 
         def act(self, actions: Any) -> Observation:
-            """Let all of them walk."""
+            """Move all walkers."""
             self.step += 1
             moves = self.rng.choices((-1, 0, 1), k=32)
             self.places = [x + dx for x, dx in zip(self.places, moves, strict=True)]
             return self.observe()
 
         def observe(self) -> Observation:
-            """Show all walkers."""
+            """Return the observation of all walkers."""
             rows = [[float(x), float(x % 7), float(self.step)] for x in self.places]
             parts = {name: slice(8 * i, 8 * i + 8) for i, name in enumerate(self.names)}
             return Observation(
@@ -331,12 +338,12 @@ def document(results: Sequence[dict[str, Any]], speed: str) -> str:
     head = ["world and settings", "frames", "metric", "to reach", "seeds: result", "median"]
     rows = [[*head, "seconds"]]
     for row in ROWS:
-        if mine := of_row(row.name, results):
-            shown = ", ".join(f"{r['seed']}: {r['value']:.3f}" for r in mine)
-            median = f"{statistics.median(r['value'] for r in mine):.3f}"
-            seconds = ", ".join(f"{r['seconds']:.0f}" for r in mine)
-            frames = f"{mine[0]['frames']:,}"
-            rows.append([row.name, frames, row.metric, row.asked, shown, median, seconds])
+        if runs := results_of_row(row.name, results):
+            by_seed = ", ".join(f"{r['seed']}: {r['value']:.3f}" for r in runs)
+            median = f"{statistics.median(r['value'] for r in runs):.3f}"
+            seconds = ", ".join(f"{r['seconds']:.0f}" for r in runs)
+            frames = f"{runs[0]['frames']:,}"
+            rows.append([row.name, frames, row.metric, row.asked, by_seed, median, seconds])
     script = f"{moves_of_script(EPISODES):.3f}"
     rows.append(["Pairs, a script that remembers every card", "", "moves", "", "", script, ""])
     commits = ", ".join(dict.fromkeys(r["commit"] for r in results))
@@ -346,12 +353,12 @@ def document(results: Sequence[dict[str, Any]], speed: str) -> str:
             "",
             f"`python benchmarks/memory.py learn` at {commits}. Settings are those in `configs/`, "
             f"with the changes in `benchmarks/memory.py`; {EPISODES:,} episodes with sampled "
-            "actions. Runs have one thread and other runs beside them, on two kinds of machines, "
-            "one of which is four times as fast. *Below* and *above* are for controls, which lack "
-            "what the world needs; rows without a number to reach are shown for comparison. Fewer "
+            "actions. Runs have one thread and run in parallel with others, on two kinds of "
+            "machines; one is four times as fast. *Below* and *above* are for controls, which lack "
+            "the memory that is needed; rows without a target are for comparison. Fewer "
             "`moves` are better. RepeatFirstEasy and RepeatPreviousEasy are worlds of popgym; "
-            "RecurrentPPO is SB3-contrib's, with as many environments, steps, epochs and frames a "
-            "minibatch, the same discount, and its other settings as they come.",
+            "RecurrentPPO is SB3-contrib's, with the same number of environments, steps, epochs "
+            "and frames per minibatch, the same discount, and otherwise default settings.",
             "",
             *table(rows),
             *_nothing_to_remember(results),
@@ -363,15 +370,15 @@ def document(results: Sequence[dict[str, Any]], speed: str) -> str:
 
 
 def _nothing_to_remember(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the part about worlds in which there is nothing to remember, [] without results."""
+    """Return the section about environments that need no memory, [] without results."""
     rows = [["world", "return", "with memory", "without", "ratio of medians", "to reach"]]
     for row in ROWS:
-        both = [of_row(name, results) for name in (row.name, f"{row.name}, no memory")]
+        both = [results_of_row(name, results) for name in (row.name, f"{row.name}, no memory")]
         if row.almost is None or not all(both):
             continue
-        shown, frames = zip(*map(frames_shown, both), strict=True)
+        by_seed, frames = zip(*map(frames_by_seed, both), strict=True)
         ratio = f"{frames[0] / frames[1]:.2f}"
-        rows.append([row.name, f"{row.almost:g}", *shown, ratio, f"at most {MORE_FRAMES}"])
+        rows.append([row.name, f"{row.almost:g}", *by_seed, ratio, f"at most {MORE_FRAMES}"])
     if len(rows) == 1:
         return []
     return [
@@ -379,20 +386,20 @@ def _nothing_to_remember(results: Sequence[dict[str, Any]]) -> list[str]:
         "## Nothing to remember",
         "",
         f"Frames after which the mean return while training, of {RECENT} updates, first is 95% of "
-        "what is to be reached, by seed.",
+        "the target, by seed.",
         "",
         *table(rows),
     ]
 
 
 def speed_text(updates: int) -> str:
-    """Measure the speed and return its part of the document."""
+    """Measure the speed and return its section of the document."""
     lines = [
         "## Speed",
         "",
         f"`python benchmarks/memory.py speed` at {short_revision()}: frames a second of training "
-        "relative to no memory, at equal numbers of blocks (1 + 1 beside 2); runs of one thread "
-        f"take turns, the median of {updates} updates.",
+        "relative to no memory, at equal numbers of blocks (1 + 1 against 2); runs of one thread "
+        f"alternate, the median of {updates} updates.",
         "",
         "| world | memory of | ratio | to reach |",
         "| --- | --- | --- | --- |",
@@ -406,13 +413,13 @@ def speed_text(updates: int) -> str:
 
 
 def has_sb3(python: str) -> bool:
-    """Return True if a Python has what the rows of SB3-contrib need."""
+    """Return True if a Python has the packages for the rows of SB3-contrib."""
     needs = [python, "-c", "import sb3_contrib, popgym"]
     return subprocess.run(needs, capture_output=True, check=False).returncode == 0
 
 
 def main() -> None:
-    """Train what was not trained yet, or measure the speed, and write the results."""
+    """Train missing runs, or measure the speed, and write the results."""
     by_name = {row.name: row for row in ROWS}
     parser = learn_or_speed(__doc__, [*by_name])
     parser.add_argument("--sb3", default=sys.executable, metavar="PYTHON")
@@ -420,22 +427,20 @@ def main() -> None:
     if options.one:
         print(json.dumps(run(by_name[options.one[0]], int(options.one[1]))))
         return
-    kept = RESULTS.with_suffix(".jsonl")
+    runs_file = RESULTS.with_suffix(".jsonl")
     speed = kept_speed(RESULTS)
     if options.what == "speed":
         speed = speed_text(options.updates)
     else:
         seeds = {row.name: options.seeds if row.has_seeds else 1 for row in ROWS}
-        todo = left_to_run(parser, options.rows, seeds, kept)
-        theirs = [args for args in todo if by_name[args[0]].sb3 is not None]
-        run_all(__file__, [args for args in todo if args not in theirs], kept, options.jobs)
-        if theirs and not has_sb3(options.sb3):
-            print(
-                f"RecurrentPPO is left out: {options.sb3} lacks sb3-contrib or popgym; give --sb3"
-            )
-        elif theirs:
-            run_all(__file__, theirs, kept, options.jobs, options.sb3)
-    RESULTS.write_text(document(read_kept(kept), speed))
+        todo = left_to_run(parser, options.rows, seeds, runs_file)
+        sb3_runs = [args for args in todo if by_name[args[0]].sb3 is not None]
+        run_all(__file__, [args for args in todo if args not in sb3_runs], runs_file, options.jobs)
+        if sb3_runs and not has_sb3(options.sb3):
+            print(f"RecurrentPPO is skipped: {options.sb3} lacks sb3-contrib or popgym; pass --sb3")
+        elif sb3_runs:
+            run_all(__file__, sb3_runs, runs_file, options.jobs, options.sb3)
+    RESULTS.write_text(document(read_kept(runs_file), speed))
     print(RESULTS.read_text())
 
 

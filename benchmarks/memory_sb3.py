@@ -1,4 +1,4 @@
-"""Rows of `memory.py` of another trainer: SB3-contrib's PPO with an LSTM, in worlds of popgym."""
+"""Rows of `memory.py` for SB3-contrib's recurrent PPO, in environments of popgym."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -10,14 +10,14 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv
 
-_OWN = ("env_id", "frames", "n_envs")
-"""Settings that are no arguments of `RecurrentPPO`."""
+_NOT_PPO = ("env_id", "frames", "n_envs")
+"""Settings that are not arguments of `RecurrentPPO`."""
 
 
 def train(settings: Mapping[str, Any], seed: int) -> RecurrentPPO:
     """Train in this process."""
     envs = _make_envs(settings["env_id"], settings["n_envs"], 1000 * seed)
-    arguments = {name: value for name, value in settings.items() if name not in _OWN}
+    arguments = {name: value for name, value in settings.items() if name not in _NOT_PPO}
     model = RecurrentPPO("MlpLstmPolicy", envs, seed=seed, device="cpu", **arguments)
     model.learn(settings["frames"])
     envs.close()
@@ -33,6 +33,6 @@ def mean_return(model: RecurrentPPO, settings: Mapping[str, Any], episodes: int)
 
 
 def _make_envs(env_id: str, num_envs: int, seed: int) -> VecEnv:
-    """Return environments without Gymnasium's checks of every step, as ours are."""
+    """Create environments without Gymnasium's checker, for a fair comparison."""
     make = partial(gymnasium.make, env_id, disable_env_checker=True)
     return make_vec_env(make, num_envs, seed=seed)

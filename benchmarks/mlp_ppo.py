@@ -1,7 +1,7 @@
-"""PPO with an MLP for vectors: a short program to compare with.
+"""PPO with an MLP on vectors: a short reference implementation.
 
 One file and no options: actor and critic of two hidden layers each, advantages normalised over a
-minibatch, clipped values, Adam. What is truncated counts as ended, as is usual in such programs.
+minibatch, clipped values, Adam. Truncation counts as termination, as usual in such programs.
 """
 
 from dataclasses import dataclass
@@ -40,13 +40,13 @@ def mlp(num_features: int, hidden: int, num_outputs: int, gain: float) -> nn.Seq
 
 
 class MlpPPO:
-    """A learner for one set of environments.
+    """PPO learner for one set of environments.
 
     Args:
-        envs: where it learns.
+        envs: training environments.
         hidden: width of the layers.
-        settings: of PPO.
-        seed: of weights and choices.
+        settings: hyperparameters.
+        seed: seed of weights and actions.
     """
 
     def __init__(self, envs: FlatForaging, hidden: int, settings: Settings, seed: int) -> None:
@@ -83,9 +83,9 @@ class MlpPPO:
             value = self.critic(torch.from_numpy(self.envs.obs)).flatten()
             advantages, advantage = torch.zeros_like(rewards), torch.zeros(num_envs)
             for t in reversed(range(s.steps)):
-                goes_on = 1 - ends[t]
-                delta = rewards[t] + s.gamma * value * goes_on - values[t]
-                advantage = delta + s.gamma * s.gae_lambda * goes_on * advantage
+                not_done = 1 - ends[t]
+                delta = rewards[t] + s.gamma * value * not_done - values[t]
+                advantage = delta + s.gamma * s.gae_lambda * not_done * advantage
                 advantages[t], value = advantage, values[t]
         frames = [x.flatten(0, 1) for x in (obs, actions, logprobs, values, advantages)]
         for _ in range(s.epochs):
@@ -100,9 +100,9 @@ class MlpPPO:
         s, returns = self.settings, advantages + values
         policy = torch.distributions.Categorical(logits=self.actor(obs))
         ratio = (policy.log_prob(actions) - logprobs).exp()
-        judged = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        normalised = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         clipped = ratio.clamp(1 - s.clip, 1 + s.clip)
-        policy_loss = -torch.minimum(ratio * judged, clipped * judged).mean()
+        policy_loss = -torch.minimum(ratio * normalised, clipped * normalised).mean()
         value = self.critic(obs).flatten()
         near = values + (value - values).clamp(-s.clip, s.clip)
         value_loss = torch.maximum((value - returns) ** 2, (near - returns) ** 2).mean() / 2

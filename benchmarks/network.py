@@ -3,19 +3,19 @@
     python benchmarks/network.py [SECTION ...] [--threads 1] [--repeats 3] [--results FILE.md]
 
 *relpos*: two layers of two heads of width 16, all entities in frames of N. They are compared with a
-plain reference that writes out the relative keys and values of all pairs once and shares them
-between the layers. Both take the same numbers, and their results are compared after the timing.
+plain reference that materialises the relative keys and values of all pairs once and shares them
+between layers. Both get the same inputs, and their results are compared after the timing.
 
 *transformer*: two layers of two heads, compared with the floor: the same matrix products alone.
 
-*ragged*: frames of 1 to N entities, compared with as many entities and pairs in frames of equal
-length; and with the reference, which packs short frames into rows as long as the longest.
+*ragged*: frames of 1 to N entities, compared with the same number of entities and pairs in frames
+of equal length; and with the reference, which packs short frames into rows of the maximal length.
 
 *memory*: peak memory of forward and backward passes, for heads of width 16 to 128.
 
 *bfloat16*: the transformer under `torch.autocast`, compared with float32.
 
-Each figure is the median of several repeats, in which both sides take turns.
+Each figure is the median of several alternating repeats.
 """
 
 import argparse
@@ -68,9 +68,9 @@ KINDS = [
     Kind("distance 8, interpolated", 8, 2),
     Kind("angle 8", 8, 1),
 ]
-MOST_KINDS_AT = (11, 64)
-"""Lengths at which all kinds are measured; at others, only the first two are."""
-MOST_ENTITIES, MOST_PAIRS = 1 << 14, 1 << 21
+ALL_KINDS_AT = (11, 64)
+"""Lengths at which all kinds are measured; at others only the first two."""
+MAX_ENTITIES, MAX_PAIRS = 1 << 14, 1 << 21
 """Limits of the size of a minibatch."""
 
 OBS_SPACE = ObsSpace(entities={"unit": Entity(["x", "y"])})
@@ -84,19 +84,19 @@ Lines = Callable[[str], None]
 
 def frames_of(n: int) -> int:
     """Return the number of frames of n entities in a minibatch."""
-    return max(1, min(MOST_ENTITIES // n, MOST_PAIRS // n**2))
+    return max(1, min(MAX_ENTITIES // n, MAX_PAIRS // n**2))
 
 
 def in_turns(sides: Sequence[Callable[[], object]], repeats: int) -> list[list[float]]:
-    """Measure the milliseconds of each side, `repeats` times in turns after a warm-up."""
+    """Measure the milliseconds of each side, `repeats` times alternately after a warm-up."""
     times: list[list[float]] = [[] for _ in sides]
     for side in sides:
         side()
     for _ in range(repeats):
-        for side, of_side in zip(sides, times, strict=True):
+        for side, side_times in zip(sides, times, strict=True):
             start = time.perf_counter()
             side()
-            of_side.append(1e3 * (time.perf_counter() - start))
+            side_times.append(1e3 * (time.perf_counter() - start))
     return times
 
 
@@ -109,7 +109,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> str:
 
 
 def gradients(attend: Callable[[Inputs], Tensor], x: Inputs) -> list[Tensor]:
-    """Return the result of attention and its gradients."""
+    """Return the output of attention and its gradients."""
     result = attend(x)
     return [result.detach(), *torch.autograd.grad(result.square().sum(), x.parameters())]
 
@@ -129,7 +129,7 @@ def relpos(add: Lines, options: argparse.Namespace) -> None:
     for k, kind in enumerate(KINDS):
         for gated in (True, False):
             for n in options.lengths:
-                if k < 2 or n in MOST_KINDS_AT:
+                if k < 2 or n in ALL_KINDS_AT:
                     add(relpos_row(kind, n, gated, options.repeats))
 
 
@@ -163,7 +163,7 @@ def transformer(add: Lines, options: argparse.Namespace) -> None:
 def transformer_over(
     lengths: Sequence[int], d_model: int
 ) -> tuple[Transformer, PaddedContext, Tensor]:
-    """Make a transformer and a padded batch of frames of these lengths."""
+    """Create a transformer and a padded batch of frames of these lengths."""
     torch.manual_seed(0)
     layout = make_layout({"entity": np.array(lengths)}, torch.device("cpu"))
     masks = [attention_mask(bucket, None) for bucket in layout.buckets]
@@ -193,7 +193,7 @@ def ragged(add: Lines, options: argparse.Namespace) -> None:
     for longest in (20, 64):
         lengths = ragged_lengths(longest)
         equal = equal_to(lengths)
-        layout = layout_of(batch_of(lengths), ["unit"], of_pairs=True)
+        layout = layout_of(batch_of(lengths), ["unit"], has_relpos=True)
         buckets = [
             attention_inputs(KINDS[0], bucket.num_frames, bucket.length, True)
             for bucket in layout.buckets
@@ -219,7 +219,7 @@ def network_of(d_model: int, positions: RelposEncodingConfig | None) -> RogueNet
 
 
 def batch_of(lengths: Sequence[int]) -> EntityBatch:
-    """Make a batch of frames with these numbers of units, all of which act."""
+    """Create a batch of frames with these numbers of units; all units act."""
     generator = torch.Generator().manual_seed(0)
     features = 4 * torch.randn(sum(lengths), 2, generator=generator)
     actors = torch.cat([torch.arange(n) for n in lengths])
@@ -246,12 +246,12 @@ def all_gradients(attend: Callable[[Inputs], Tensor], inputs: Sequence[Inputs]) 
 def ragged_lengths(longest: int) -> list[int]:
     """Draw lengths from 1 to `longest` for a minibatch."""
     generator = np.random.default_rng(0)
-    count = min(MOST_ENTITIES * 2 // longest, MOST_PAIRS * 3 // longest**2)
+    count = min(MAX_ENTITIES * 2 // longest, MAX_PAIRS * 3 // longest**2)
     return [int(n) for n in generator.integers(1, longest + 1, size=count)]
 
 
 def equal_to(lengths: Sequence[int]) -> list[int]:
-    """Return equal lengths with about as many entities and pairs in all."""
+    """Return equal lengths with about the same total number of entities and pairs."""
     entities, pairs = sum(lengths), sum(n * n for n in lengths)
     n = round(pairs / entities)
     return [n] * round(entities / n)
@@ -269,7 +269,7 @@ def memory(add: Lines, options: argparse.Namespace) -> None:
 
 
 def peak_of(side: int, kind: int, gated: bool, d_head: int) -> int:
-    """Measure peak memory in megabytes, in a process of its own."""
+    """Measure peak memory in megabytes in a separate process."""
     command = [sys.executable, __file__, "--peak", *map(str, (side, kind, int(gated), d_head))]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

@@ -1,4 +1,4 @@
-"""Implementations that `network.py` compares: the network, a reference, and the floor."""
+"""Implementations compared by `network.py`: the network, a reference, and matrix products alone."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ LAYERS, HEADS, D_HEAD = 2, 2, 16
 
 
 class Kind(NamedTuple):
-    """A kind of relative positions: the number of cells, and of the corners of a pair."""
+    """Relative positions: name, number of cells, and number of cells per pair."""
 
     name: str
     cells: int
@@ -23,7 +23,7 @@ class Kind(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Inputs of both sides: queries, keys and values (3, b, H, n, d) a layer."""
+    """Inputs of both sides: queries, keys and values (3, b, H, n, d) per layer."""
 
     qkv: list[Tensor]
     gates: list[Tensor] | None
@@ -76,8 +76,8 @@ def attention_of_network(x: Inputs) -> Tensor:
 
 
 def attention_of_reference(x: Inputs) -> Tensor:
-    """Compute attention with (b, n, n, d_head) keys and values that are made once."""
-    keys, values = written_out(x.key_table, x), written_out(x.value_table, x)
+    """Compute attention with (b, n, n, d_head) relative keys and values, materialised once."""
+    keys, values = materialise(x.key_table, x), materialise(x.value_table, x)
     results = []
     for layer, (q, k, v) in enumerate(x.qkv):
         scores = q @ k.transpose(2, 3) + torch.einsum("bhid,bijd->bhij", q, keys)
@@ -89,8 +89,8 @@ def attention_of_reference(x: Inputs) -> Tensor:
     return torch.stack(results)
 
 
-def written_out(table: Tensor, x: Inputs) -> Tensor:
-    """Return the vectors of all pairs, (b, n, n, d_head)."""
+def materialise(table: Tensor, x: Inputs) -> Tensor:
+    """Materialise the vectors of all pairs, (b, n, n, d_head)."""
     vectors = torch.zeros(())
     for k, cells in enumerate(x.corners):
         weight = 1.0 if x.weights is None else x.weights[k].unsqueeze(-1)
@@ -99,7 +99,7 @@ def written_out(table: Tensor, x: Inputs) -> Tensor:
 
 
 def packed_rows(lengths: Sequence[int]) -> int:
-    """Return the number of rows that hold all frames, by first-fit decreasing packing."""
+    """Return the number of rows needed for all frames, by first-fit decreasing packing."""
     longest = max(lengths)
     free: list[int] = []
     for n in sorted(lengths, reverse=True):
@@ -112,7 +112,7 @@ def packed_rows(lengths: Sequence[int]) -> int:
 
 
 def products_of(d_model: int, b: int, n: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that computes the matrix products of a transformer alone."""
+    """Return a function that computes only the matrix products of a transformer."""
     shapes = [(d_model, 3 * d_model), (d_model, d_model), (d_model, 4 * d_model)]
     weights = [
         [torch.randn(*s, requires_grad=True) for s in (*shapes, (4 * d_model, d_model))]

@@ -1,11 +1,11 @@
-"""Time from a checkout to a first agent, and to an agent for a world of one's own.
+"""Time from a checkout to a first agent, and to an agent for a custom environment.
 
 Usage:
     python benchmarks/newcomer.py [--out benchmarks/results/newcomer.md]
 
-Types the blocks of README and of `docs/start`, in their order, as a newcomer would: in a new folder
-with a clone of this checkout, and in a new environment in which only torch is installed, whose size
-depends on the network alone. Lines that need a person, and `make`, are left out.
+Runs the code blocks of README and `docs/start` in order, in a clone of this checkout and a new
+virtual environment with torch preinstalled (its download depends on the network alone). Interactive
+commands and `make` are skipped.
 """
 
 import argparse
@@ -31,7 +31,7 @@ LIMITS_S = {"install": 60.0, "first agent": 90.0, "own world": 600.0}
 
 
 def typed(page: Path, folder: Path) -> Iterator[str]:
-    """Yield the commands of a page, after writing the files that it asks to save."""
+    """Yield the commands of a page, after writing the files that it shows."""
     for block in blocks(page.read_text()):
         if name := block.options.get("file"):
             (folder / name).write_text(block.source)
@@ -43,10 +43,10 @@ def typed(page: Path, folder: Path) -> Iterator[str]:
 
 
 def timed(command: str, folder: Path, environment: Mapping[str, str]) -> float:
-    """Run a command line and return its seconds.
+    """Run a command line and return its duration in seconds.
 
     Raises:
-        SystemExit: it failed.
+        SystemExit: the command failed.
     """
     start = time.monotonic()
     done = subprocess.run(
@@ -65,7 +65,7 @@ def timed(command: str, folder: Path, environment: Mapping[str, str]) -> float:
 
 
 def measure(folder: Path) -> list[tuple[str, str, float]]:
-    """Type everything in a folder, and return the page, command and seconds of each line."""
+    """Run all commands in a folder, and return the page, command and seconds of each."""
     subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
     environment = {**os.environ, "PYTHONPATH": "", "VIRTUAL_ENV": str(folder / ".venv")}
     environment["PATH"] = f"{folder / '.venv/bin'}:{environment['PATH']}"
@@ -79,43 +79,48 @@ def measure(folder: Path) -> list[tuple[str, str, float]]:
 
 
 def report(rows: list[tuple[str, str, float]]) -> str:
-    """Return a page about the times.
+    """Return the document with the times.
 
     Raises:
         SystemExit: a limit is exceeded.
     """
     install = sum(s for _, command, s in rows if "pip install ." in command)
     first = next(s for _, command, s in rows if command.startswith("enn train TreasureHunt"))
-    own = sum(s for page, _, s in rows if page in (START[2], *TUTORIAL))
-    found = {"install": install, "first agent": first, "own world": own}
+    own_world = sum(s for page, _, s in rows if page in (START[2], *TUTORIAL))
+    seconds_by_limit = {"install": install, "first agent": first, "own world": own_world}
     late = [
-        f"{name}: {found[name]:.0f} s" for name, limit in LIMITS_S.items() if found[name] > limit
+        f"{name}: {seconds_by_limit[name]:.0f} s"
+        for name, limit in LIMITS_S.items()
+        if seconds_by_limit[name] > limit
     ]
     lines = [
         "# A newcomer's first hour",
         "",
         f"`python benchmarks/newcomer.py` at {short_revision()}, on {os.cpu_count()} cores",
         f"({processor()}).",
-        "Every block of README and `docs/start` is typed in a clone of this checkout, in a new",
-        "environment with torch alone.",
+        "Every block of README and `docs/start` is run in a clone of this checkout, in a new",
+        "virtual environment with torch.",
         "",
         "| | seconds | limit |",
         "| --- | --- | --- |",
-        *(f"| {name} | {found[name]:.0f} | {limit:.0f} |" for name, limit in LIMITS_S.items()),
+        *(
+            f"| {name} | {seconds_by_limit[name]:.0f} | {limit:.0f} |"
+            for name, limit in LIMITS_S.items()
+        ),
         "",
         "| page | typed | seconds |",
         "| --- | --- | --- |",
     ]
     for page, command, seconds in rows:
-        shown = command.splitlines()[0][:90].replace("|", "\\|")
-        lines.append(f"| {page} | `{shown}` | {seconds:.1f} |")
+        text = command.splitlines()[0][:90].replace("|", "\\|")
+        lines.append(f"| {page} | `{text}` | {seconds:.1f} |")
     if late:
         sys.exit(f"beyond the limits: {', '.join(late)}")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Measure, print, and write the page if asked to."""
+    """Measure, print, and optionally write the document."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the page to this file")
     options = parser.parse_args()

@@ -1,19 +1,18 @@
-"""Speed and learning of our trainer and of PPO with an MLP, in an environment of others.
+"""Speed and learning of our trainer and of PPO with an MLP, in a third-party environment.
 
     python benchmarks/other_trainers.py [--seeds 3] [--cap 300] [--results FILE.md]
         [--sb3 PYTHON]     a Python with stable-baselines3, torch and lbforaging
 
-The world is level-based foraging 8x8 with two players and two pieces of food, all in one process;
-ours is measured with worlds in as many processes as there are cores as well. A frame is what one
-player sees in one step, so that a step of a world is two frames, for everybody; one policy plays
-both. Others see the vector that the world makes for them, padded where food was eaten and scaled to
-numbers around 1, and may choose actions that do nothing. Ours sees the entities of the world itself
-in foraging_match.py, where it makes no vector; or those that the adapter of foraging.py cuts out of
-that vector. Both mask actions that do nothing. Settings are those of `configs/foraging_8x8.ron`
-with `SETTINGS`, for all; the width of MLPs is that with which their number of parameters is nearest
-to ours, and they have one thread, which is faster for them. Evaluations are the same for all: the
-mean return of both players in the first whole episodes of 64 worlds, with sampled actions, at fixed
-numbers of updates; their time is not counted. Every seed of a trainer has a process of its own.
+The environment is level-based foraging 8x8 with two players and two pieces of food, in one process;
+ours is also measured with one process per core. A frame is the observation of one player, so a step
+of an environment is two frames, for all trainers; one policy plays both sides. Other trainers get
+the environment's vector, padded where food was eaten and scaled to about 1, without action masks.
+Ours gets entities, natively from foraging_match.py, which makes no vector, or by the adapter of
+foraging.py from the vector; both mask actions without effect. All use `configs/foraging_8x8.ron`
+with `SETTINGS`; the width of MLPs gives them about the same number of parameters, and they use one
+thread, which is faster for them. Evaluations are the same for all: the mean return of both players
+in the first complete episodes of 64 environments, with sampled actions, at fixed numbers of
+updates; their time is not counted. Every seed of a trainer has a separate process.
 """
 
 import argparse
@@ -47,7 +46,7 @@ SETTINGS = [
     "optim.anneal_lr=false",
     "ppo.anneal_entropy=false",
 ]
-"""Settings of all trainers beside the configuration: more environments, for speed."""
+"""Settings of all trainers in addition to the configuration: more environments, for speed."""
 BAR = 0.9
 CORES = os.cpu_count() or 1
 TRAINERS = {
@@ -66,9 +65,9 @@ class Learner(NamedTuple):
     """A trainer before its first update.
 
     Attributes:
-        parameters: the number of trained parameters.
-        update: collects a rollout and learns from it; returns its frames.
-        measured: returns the mean return of new episodes.
+        parameters: number of trained parameters.
+        update: collects a rollout and learns from it; returns its number of frames.
+        measured: evaluates the mean return of new episodes.
     """
 
     parameters: int
@@ -77,9 +76,9 @@ class Learner(NamedTuple):
 
 
 def manager_of(seed: int, folder: str, processes: int = 1) -> StateManager:
-    """Return the manager with the configuration of all trainers."""
-    own = [f"seed={seed}", f"data_dir={folder}", f"rollout.processes={processes}"]
-    overrides = [*SETTINGS, "total_timesteps=1000000000", *own]
+    """Create the state manager with the configuration of all trainers."""
+    run_settings = [f"seed={seed}", f"data_dir={folder}", f"rollout.processes={processes}"]
+    overrides = [*SETTINGS, "total_timesteps=1000000000", *run_settings]
     return StateManager(init_path=CONFIG, overrides=overrides)
 
 
@@ -165,22 +164,22 @@ def _count(module: torch.nn.Module) -> int:
 
 
 def width(worlds: FlatForaging, seed: int, folder: str) -> int:
-    """Return the width with which an MLP's number of parameters is nearest to ours."""
+    """Return the MLP width with the number of parameters nearest to ours."""
     from foraging_match import Foraging
 
     manager = manager_of(seed, folder)
     with Trainer(manager, Foraging.of(manager.config.env.id)) as trainer:
-        wanted = _count(trainer.state.agent)
+        num_parameters = _count(trainer.state.agent)
     features, actions = worlds.obs.shape[1], worlds.num_actions
 
     def parameters(h: int) -> int:
         return 2 * ((features + 1) * h + (h + 1) * h) + (h + 1) * (actions + 1)
 
-    return min(range(4, 512), key=lambda h: abs(parameters(h) - wanted))
+    return min(range(4, 512), key=lambda h: abs(parameters(h) - num_parameters))
 
 
 def run(name: str, seed: int, cap_s: float) -> dict[str, Any]:
-    """Train in this process until the bar is reached or the time is over."""
+    """Train in this process until the target is reached or the time is over."""
     with TemporaryDirectory() as folder:
         makers = {
             "ours": ours,
@@ -214,8 +213,8 @@ def _run(learner: Learner, cap_s: float) -> dict[str, Any]:
     }
 
 
-def run_apart(name: str, seed: int, cap_s: float, python: str) -> dict[str, Any]:
-    """Call `run` in a process of its own."""
+def run_in_process(name: str, seed: int, cap_s: float, python: str) -> dict[str, Any]:
+    """Call `run` in a separate process."""
     command = [python, __file__, "--one", name, str(seed), "--cap", str(cap_s)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -223,7 +222,7 @@ def run_apart(name: str, seed: int, cap_s: float, python: str) -> dict[str, Any]
 
 
 def line(name: str, runs: list[dict[str, Any]]) -> str:
-    """Return a row of the table."""
+    """Format a row of the table."""
     speeds = [r["frames_per_s"] for r in runs]
     speed = f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f})"
 
@@ -255,22 +254,24 @@ def main() -> None:
     names = list(options.only)
     if "sb3" in names and not has_sb3(options.sb3):
         names.remove("sb3")
-        print(f"stable-baselines3 is left out: {options.sb3} cannot import it; give --sb3 PYTHON")
+        print(f"stable-baselines3 is skipped: {options.sb3} cannot import it; pass --sb3 PYTHON")
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for seed in range(1, options.seeds + 1):  # in turns, as the machine may do other things
+    for seed in range(
+        1, options.seeds + 1
+    ):  # alternate trainers, because the load of the machine may vary
         for name in names:
             python = options.sb3 if name == "sb3" else sys.executable
-            runs[name].append(run_apart(name, seed, options.cap, python))
+            runs[name].append(run_in_process(name, seed, options.cap, python))
             print(line(name, runs[name]), flush=True)
     text = "\n".join(
         [
-            "# Beside other trainers",
+            "# Comparison with other trainers",
             "",
             f"`{' '.join(['python', *sys.argv]).replace(options.sb3, 'PYTHON')}`, "
             f"{os.cpu_count()} cores, Python "
             f"{platform.python_version()}, torch {torch.__version__}; at most {options.cap:g} s of "
-            f"training each, commit {short_revision()}. Foraging-8x8-2p-2f-coop-v3; the script "
-            "says what is counted how.",
+            f"training each, commit {short_revision()}. Foraging-8x8-2p-2f-coop-v3; "
+            "definitions are in the script.",
             "",
             f"| trainer | parameters | frames/s (range) | seconds to {BAR}, by seed | frames |",
             "| --- | --- | --- | --- | --- |",

@@ -1,4 +1,4 @@
-"""Changes of a configuration that several benchmarks make."""
+"""Overrides of a configuration that several benchmarks share."""
 
 import json
 
@@ -9,17 +9,17 @@ CLIPPED_VALUES = (
     "ppo.clip_vloss=true",
     SQUARED_ERRORS,
 )
-"""Values as up to version 7 of the configuration."""
+"""Value loss up to version 7 of the configuration."""
 LAMBDA, LINEAR_ENTROPY = "ppo.gae_lambda=0.95", "ppo.ent_anneal_power=1"
 """Advantages and entropy coefficient of these versions."""
 
 
 def relpos(extent: int, *features: str, net: str = "net") -> tuple[str, ...]:
-    """Return the changes that give a network relative positions.
+    """Return the overrides that enable relative position encodings.
 
     Args:
-        extent: of each feature.
-        features: of the position.
+        extent: extent of each feature.
+        features: position features.
         net: section of the network.
     """
     section = f"{net}.relpos_encoding"

@@ -12,8 +12,9 @@ installed are left out; all are there after
     pip install minigrid mpe2 popgym lbforaging==2.0.0 "gymnasium[box2d,mujoco]"
 
 With `stable-baselines3 sb3-contrib` installed as well, `--settings SB3 "SB3, equal seconds"` trains
-its PPO with its own default settings where an environment has a vector of one size: for as many
-frames, or for as many processor seconds as the defaults took.
+its PPO with its own default settings where an environment has a vector of one size: for equal
+frames, or for equal processor seconds. A third of those of "defaults, 3 times the frames" counts,
+which is trained on the same machine as SB3.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from measured_on import processor, short_revision
 from overrides import CLIPPED_VALUES, LAMBDA, LINEAR_ENTROPY, SQUARED_ERRORS
 from panel_rows import BY_NAME, HELD_OUT, ROWS, Row
 from strangers_worlds import ROOT
-from trained import Tenths, of_row, table, train_and_measure
+from trained import Tenths, results_of_row, table, train_and_measure
 
 from enn_trainer import EvalConfig, RolloutConfig
 
@@ -208,7 +209,7 @@ def _scores(results: Sequence[Result]) -> list[str]:
     medians = _medians(results)
     rows = [["environment", *medians]]
     for row in BY_NAME.values():
-        if not of_row(row.name, results):
+        if not results_of_row(row.name, results):
             continue
         of_all = [_of_seeds(results, row, name) for name in medians]
         shown = [f"{statistics.median(s):.2f}, least {min(s):.2f}" if s else "" for s in of_all]
@@ -256,7 +257,7 @@ def _lasting(results: Sequence[Result]) -> list[str]:
 
 
 def _of(results: Sequence[Result], row: Row, name: str) -> list[Result]:
-    return [result for result in of_row(row.name, results) if result["settings"] == name]
+    return [result for result in results_of_row(row.name, results) if result["settings"] == name]
 
 
 def _limit(results: Sequence[Result], row: Row, name: str) -> list[str] | None:
@@ -271,7 +272,8 @@ def _limit(results: Sequence[Result], row: Row, name: str) -> list[str] | None:
         return None
     if not SB3[name]:
         return []
-    seconds = [result["processor_seconds"] for result in _of(results, row, DEFAULTS)]
+    long = _of(results, row, LONG)
+    seconds = [result["processor_seconds"] * row.frames / result["frames"] for result in long]
     return [str(statistics.median(seconds))] if seconds else None
 
 

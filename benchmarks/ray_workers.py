@@ -1,8 +1,8 @@
-"""Steps of environments in actors of a Ray cluster on this machine, beside worker processes.
+"""Steps of environments in actors of a local Ray cluster, compared with worker processes.
 
     python benchmarks/ray_workers.py [--sleep-ms 1 5 20 100] [--workers 8] [--seconds 3]
 
-Each environment sleeps in its step. Both kinds take turns, and the ratio is the median over the
+Each environment sleeps in its step. Both kinds alternate, and the ratio is the median over the
 rounds of one run. The table is written to `results/ray_workers.md`.
 """
 
@@ -29,7 +29,7 @@ ROUNDS = 3
 
 
 class SleepingWorld(MoveToOrigin):
-    """Simulator whose step takes a given time without work for a processor."""
+    """Simulator with a step of given duration that does not use the processor."""
 
     sleep_s = 0.0
 
@@ -40,14 +40,14 @@ class SleepingWorld(MoveToOrigin):
 
 
 def make_world(sleep_s: float) -> SleepingWorld:
-    """Return a world that sleeps for so many seconds in each step."""
+    """Create an environment that sleeps for `sleep_s` seconds in each step."""
     world = SleepingWorld()
     world.sleep_s = sleep_s
     return world
 
 
 def steps_per_s(envs: ParallelEnvList, seconds: float) -> float:
-    """Return the steps of all environments that fit into a second."""
+    """Measure steps of all environments per second."""
     ones = np.ones(len(envs), dtype=np.int64)
     space = envs.obs_space()
     names = [*envs.action_space()]
@@ -60,18 +60,21 @@ def steps_per_s(envs: ParallelEnvList, seconds: float) -> float:
 
 
 def measure(ray: Any, sleep_ms: float, workers: int, seconds: float) -> tuple[float, float, float]:
-    """Return steps/s in processes and in actors, and the median ratio of rounds."""
+    """Return steps per second in processes and in actors, and the median ratio over rounds."""
     create = functools.partial(make_world, sleep_ms / 1000)
     new: Callable[..., Any] = functools.partial(RayWorker, ray, {"CPU": 0.01})
     with (
-        closing(ParallelEnvList(create, workers, workers)) as here,
-        closing(ParallelEnvList(create, workers, workers, new_worker=new)) as there,
+        closing(ParallelEnvList(create, workers, workers)) as process_envs,
+        closing(ParallelEnvList(create, workers, workers, new_worker=new)) as actor_envs,
     ):
-        for envs in (here, there):
+        for envs in (process_envs, actor_envs):
             envs.seed(0)
             envs.reset(envs.obs_space())
             steps_per_s(envs, 0.5)
-        rounds = [(steps_per_s(here, seconds), steps_per_s(there, seconds)) for _ in range(ROUNDS)]
+        rounds = [
+            (steps_per_s(process_envs, seconds), steps_per_s(actor_envs, seconds))
+            for _ in range(ROUNDS)
+        ]
     ratios = [actors / processes for processes, actors in rounds]
     processes, actors = (statistics.median(column) for column in zip(*rounds, strict=True))
     return processes, actors, statistics.median(ratios)
@@ -94,7 +97,7 @@ def main() -> None:
             )
             print(rows[-1], flush=True)
     text = (
-        f"# Ray workers beside worker processes\n\n{options.workers} workers of one environment, "
+        f"# Ray workers and worker processes\n\n{options.workers} workers of one environment, "
         f"medians of {ROUNDS} rounds of {options.seconds:g} s in turns, on {processor()}, commit "
         f"{short_revision()}. Measured by `benchmarks/ray_workers.py`.\n\n"
         "| a step sleeps, ms | steps/s, processes | steps/s, actors | ratio | at least |\n"

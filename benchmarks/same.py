@@ -1,20 +1,20 @@
-"""Compare training with an earlier commit, to the bit; or its speed.
+"""Compare training with an earlier commit: results to the bit, or speed.
 
     python benchmarks/same.py COMMIT [--cases xor resumed ...] [--keep FOLDER] [--without REGEX]
                                      [--variables ENN_PPO__NORM_ADV_OVER=all ...]
     python benchmarks/same.py COMMIT --speed [--repeats 5] [--results FILE.md]
 
-COMMIT is checked out in a folder of its own and its compiled part is built there. Each case is a
-few commands of `enn`, run with the code of both at the same time, one thread each, and their files
-are compared: tensors of all saves, the rest of their state, metrics except those of time, memory or
-files, and recordings byte by byte. Every configuration of `configs/` for an example takes three
-updates of at most 4,096 frames; other cases have the other options. Each checkout reads its own
-`configs/`. Cases of one process run once more without the compiled part. Entries of files that a
-change adds or removes, such as a part of the state, are left out by `--without`; `--variables` give
-settings of this checkout the meaning that they had before.
+COMMIT is checked out in a separate folder, and its extension is compiled there. Each case is a few
+commands of `enn`, run with both versions at the same time, one thread each. Their files are
+compared: tensors and state of all checkpoints, metrics except those of time, memory or files, and
+recordings byte by byte. Every configuration of `configs/` for an example runs three updates of at
+most 4,096 frames; other cases cover the other options. Each checkout reads its own `configs/`.
+Single-process cases run again without the extension. `--without` excludes entries of files that a
+change adds or removes, such as a part of the state; `--variables` restores earlier meanings of
+settings in this checkout.
 
---speed compares frames per second in the cases of `ceiling.py`, both checkouts in turns.
-Nothing is compared between machines: processors round differently.
+--speed compares frames per second in the cases of `ceiling.py`, alternating both checkouts.
+Results are not comparable between machines, because processors round differently.
 """
 
 import argparse
@@ -43,14 +43,14 @@ from enn_trainer import StateManager
 from entity_env.examples import ENV_REGISTRY
 
 ROOT = Path(__file__).resolve().parents[1]
-MOST_FRAMES = 4096
+MAX_FRAMES = 4096
 UPDATES = 3
 TIMED = re.compile(r"time|.*(SPS|throughput|fps|eps)$|system/|checkpoint/|trace/|rest_ms|worker")
-"""Metrics that measure the clock, memory or files."""
+"""Metrics of time, memory or files."""
 TIMED_STATE = re.compile(
     rf".*(time_used|run_name|tracker_ids|saved_at|created|seconds|sha256|metrics/({TIMED.pattern}))"
 )
-"""Entries of a state that depend on the clock, and digests of saves with such entries."""
+"""Entries of a state that depend on time, and digests of checkpoints with such entries."""
 NOTHING = re.compile("(?!)")
 AFTER: dict[str, str] = {}
 """Environment variables of the commands with the code of this checkout."""
@@ -68,13 +68,13 @@ RELPOS = [
 
 @dataclass(frozen=True)
 class Case:
-    """Commands that run one after the other in one folder.
+    """Commands that run one after another in one folder.
 
     Attributes:
-        name: of the case.
-        commands: arguments of `enn`, or of training after "torchrun" for two ranks.
-        compiled: True to use the compiled part.
-        fails: the indices of the commands that must fail.
+        name: name of the case.
+        commands: arguments of `enn`, or "torchrun" and arguments of training for two ranks.
+        compiled: True to use the compiled extension.
+        fails: indices of the commands that must fail.
     """
 
     name: str
@@ -84,17 +84,17 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Yield all cases: configurations, then options, then those of one process uncompiled."""
+    """Yield all cases: configurations, options, then single-process cases without the extension."""
     single: list[Case] = []
     for path in sorted((ROOT / "configs").glob("*.ron")):
-        if (settings := _of_config(path)) is None:
+        if (settings := _config_settings(path)) is None:
             continue
         for processes in (1, 2):
-            own = (*settings, f"rollout.processes={processes}")
-            case = Case(f"{path.stem}, {processes} processes", (_train(*own),))
+            case_settings = (*settings, f"rollout.processes={processes}")
+            case = Case(f"{path.stem}, {processes} processes", (_train(*case_settings),))
             single += [case] * (processes == 1)
             yield case
-    for name, commands, fails in _options():
+    for name, commands, fails in _option_cases():
         case = Case(name, tuple(commands), fails=fails)
         single.append(case)
         yield case
@@ -106,16 +106,16 @@ def _train(*arguments: str, run: str = "run") -> tuple[str, ...]:
     return ("train", *arguments, f"data_dir={run}-data", "--checkpoint-dir", run)
 
 
-def _of_config(path: Path) -> tuple[str, ...] | None:
-    """Return the settings of a configuration, cut to three updates of at most 4,096 frames.
+def _config_settings(path: Path) -> tuple[str, ...] | None:
+    """Return the settings of a configuration, shortened to three updates of at most 4,096 frames.
 
-    None if its environment is that of a benchmark, which `enn train` does not know.
+    None for environments of benchmarks, which `enn train` cannot find.
     """
     config = StateManager(init_path=path).config
     if config.env.id not in ENV_REGISTRY:
         return None
     num_envs = min(config.rollout.num_envs, 256)
-    steps = max(1, min(config.rollout.steps, MOST_FRAMES // num_envs))
+    steps = max(1, min(config.rollout.steps, MAX_FRAMES // num_envs))
     frames = num_envs * steps
     settings = [
         *("--config", str(path), f"rollout.num_envs={num_envs}", f"rollout.steps={steps}"),
@@ -133,55 +133,59 @@ def _of_config(path: Path) -> tuple[str, ...] | None:
     return tuple(settings)
 
 
-def _options() -> Iterator[tuple[str, list[tuple[str, ...]], tuple[int, ...]]]:
-    """Yield cases of options that no configuration has: name, commands, those that fail."""
-    one, two = "rollout.processes=1", "rollout.processes=2"
+def _option_cases() -> Iterator[tuple[str, list[tuple[str, ...]], tuple[int, ...]]]:
+    """Yield cases of options that no configuration covers: name, commands, indices that fail."""
+    one_process, two_processes = "rollout.processes=1", "rollout.processes=2"
     herd = (HERD, *SMALL, *NET)
-    yield "value network", [_train(*herd, *RELPOS, one, "vf_net.d_model=24")], ()
-    yield "reward scaling", [_train(*herd, one, "ppo.reward_scaling=true")], ()
-    yield "entropy targets", [_train(*herd, one, 'ppo.ent_targets={"walk": 0.8}')], ()
+    yield "value network", [_train(*herd, *RELPOS, one_process, "vf_net.d_model=24")], ()
+    yield "reward scaling", [_train(*herd, one_process, "ppo.reward_scaling=true")], ()
+    yield "entropy targets", [_train(*herd, one_process, 'ppo.ent_targets={"walk": 0.8}')], ()
     bins = (
         "ppo.clip_vloss=false",
         "ppo.value_loss=hl_gauss",
         "ppo.value_bins.low=-3",
         "ppo.value_bins.high=3",
     )
-    yield "value bins", [_train(*herd, one, *bins)], ()
+    yield "value bins", [_train(*herd, one_process, *bins)], ()
     record = ("capture_samples=rollouts.rec", "capture_logits=true", "total_timesteps=256")
-    recorded = _train(*herd, *record, one, run="recorded")
-    yield "recording", [recorded, _train(*herd, *record, two, run="workers")], ()
+    recorded = _train(*herd, *record, one_process, run="recorded")
+    yield "recording", [recorded, _train(*herd, *record, two_processes, run="workers")], ()
     cloning = "bc.path=recorded-data/rollouts.rec"
-    yield "cloning term", [recorded, _train(*herd, one, cloning, "bc.bs=32")], ()
-    own = (*NET, "optim.bs=32", "clone.epochs=2", "--checkpoint-dir", "clone")
-    clone = ("clone", "recorded-data/rollouts.rec", HERD, *own, "data_dir=clone-data")
-    ppo = ("train", HERD, "--checkpoint-dir", "clone", "--resume", one, *SMALL)
+    yield "cloning term", [recorded, _train(*herd, one_process, cloning, "bc.bs=32")], ()
+    clone_settings = (*NET, "optim.bs=32", "clone.epochs=2", "--checkpoint-dir", "clone")
+    clone = ("clone", "recorded-data/rollouts.rec", HERD, *clone_settings, "data_dir=clone-data")
+    ppo = ("train", HERD, "--checkpoint-dir", "clone", "--resume", one_process, *SMALL)
     yield "clone", [recorded, clone, ppo], ()
     evaluated = ("eval.steps=8", "eval.interval=256", "eval.num_envs=8", "eval.opponent=older")
     evaluated += ("eval.capture_samples=eval.rec",)
-    older = _train(OLDER_HERD, *SMALL, *NET, one, "total_timesteps=256", run="older")
-    for processes in (one, two):
-        name = "opponent of another world" + ", workers" * (processes == two)
+    older = _train(OLDER_HERD, *SMALL, *NET, one_process, "total_timesteps=256", run="older")
+    for processes in (one_process, two_processes):
+        name = "opponent of another environment" + ", workers" * (processes == two_processes)
         yield name, [older, _train(*herd, processes, *evaluated)], ()
-    half = _train(*herd, one, "total_timesteps=512", "ppo.reward_scaling=true")
+    half = _train(*herd, one_process, "total_timesteps=512", "ppo.reward_scaling=true")
     goes_on = ("train", HERD, "--checkpoint-dir", "run", "--resume")
     resumed = (*goes_on, "total_timesteps=1024")
     yield "resumed in the middle of episodes", [half, resumed], ()
-    remembers = _train(*herd, one, "total_timesteps=512", 'net.memory=(of: "entity")')
+    remembers = _train(*herd, one_process, "total_timesteps=512", 'net.memory=(of: "entity")')
     yield "resumed with memory", [remembers, resumed], ()
     for name in ("duel_pool", "locks_lessons"):
-        settings = _of_config(ROOT / f"configs/{name}.ron")
+        settings = _config_settings(ROOT / f"configs/{name}.ron")
         assert settings is not None
         *cut, total = settings
         frames = int(total.partition("=")[2])
-        third = _train(*cut, one, f"total_timesteps={frames // UPDATES}")
-        rest = ("train", "--checkpoint-dir", "run", "--resume", total)
-        yield f"{name} resumed", [third, rest], ()
-    shards = _train(*herd, one, "scale.shards=2")
+        third = _train(*cut, one_process, f"total_timesteps={frames // UPDATES}")
+        resume = ("train", "--checkpoint-dir", "run", "--resume", total)
+        yield f"{name} resumed", [third, resume], ()
+    shards = _train(*herd, one_process, "scale.shards=2")
     yield "two shards", [shards], ()
     yield "two ranks", [("torchrun", *shards[1:])], ()
     page = ("eval", "run", "--trust", "--episodes", "6", "--num-envs", "2", "--replay", "page.html")
-    yield "replay", [_train(*herd, one, "total_timesteps=256"), (*page, "--out", "report")], ()
-    always_saved = (*herd, one, "checkpoint.every_seconds=0")
+    yield (
+        "replay",
+        [_train(*herd, one_process, "total_timesteps=256"), (*page, "--out", "report")],
+        (),
+    )
+    always_saved = (*herd, one_process, "checkpoint.every_seconds=0")
     stopped = _train(*always_saved, 'env.kwargs={"stops_at": 200}')
     yield "update given up after SIGTERM", [stopped, goes_on], (0,)
     raised = _train(*always_saved, 'env.kwargs={"raises_at": 200}')
@@ -192,7 +196,7 @@ def _options() -> Iterator[tuple[str, list[tuple[str, ...]], tuple[int, ...]]]:
 
 
 def checkout(commit: str, folder: Path) -> Path:
-    """Check a commit out into a folder and build its compiled part there."""
+    """Check out a commit into a folder and compile its extension."""
     git = ["git", "-C", str(ROOT)]
     subprocess.run(
         [*git, "worktree", "add", "--quiet", "--detach", str(folder), commit], check=True
@@ -205,9 +209,9 @@ def checkout(commit: str, folder: Path) -> Path:
 
 
 def start(code: Path, case: Case, folder: Path) -> "subprocess.Popen[str]":
-    """Start the commands of a case with the code of a checkout, in a new folder.
+    """Start the commands of a case with a checkout's code, in a new folder.
 
-    Standard output is their exit statuses as a line of JSON; what they print goes to `log.txt`.
+    Standard output is their exit statuses as a line of JSON; their output is in `log.txt`.
     """
     program = (
         "import json, subprocess, sys\n"
@@ -224,7 +228,7 @@ def start(code: Path, case: Case, folder: Path) -> "subprocess.Popen[str]":
         "ROGUE_NET_NATIVE": "1" if case.compiled else "0",
         **(AFTER if code == ROOT else {}),
     }
-    arguments = [_of_python(*command) for command in case.commands]
+    arguments = [_python_arguments(*command) for command in case.commands]
     commands = json.dumps(arguments).replace(f"{ROOT}/configs/", f"{code}/configs/")
     return subprocess.Popen(
         [sys.executable, "-c", program, commands],
@@ -235,7 +239,7 @@ def start(code: Path, case: Case, folder: Path) -> "subprocess.Popen[str]":
     )
 
 
-def _of_python(command: str, *arguments: str) -> list[str]:
+def _python_arguments(command: str, *arguments: str) -> list[str]:
     """Return the arguments of Python for a command of `enn`, or for `torchrun` with two ranks."""
     if command == "torchrun":
         ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -247,30 +251,32 @@ def _of_python(command: str, *arguments: str) -> list[str]:
 def run_both(
     codes: Sequence[Path], case: Case, folder: Path, without: re.Pattern[str] = NOTHING
 ) -> list[str]:
-    """Run a case with both checkouts; return the differences, a line each."""
+    """Run a case with both checkouts; return the differences, one per line."""
     folders = [folder / str(i) for i in range(len(codes))]
-    started = [start(code, case, own) for code, own in zip(codes, folders, strict=True)]
+    started = [
+        start(code, case, run_folder) for code, run_folder in zip(codes, folders, strict=True)
+    ]
     statuses = [json.loads(process.communicate()[0]) for process in started]
-    for status, own in zip(statuses, folders, strict=True):
+    for status, run_folder in zip(statuses, folders, strict=True):
         for i, code in enumerate(status):
             if (code != 0) != (i in case.fails):
-                log = (own / "log.txt").read_text().splitlines()[-5:]
+                log = (run_folder / "log.txt").read_text().splitlines()[-5:]
                 return [f"enn {' '.join(case.commands[i])}: status {code}", *log]
     if statuses[0] != statuses[1]:
         return [f"exit statuses: {statuses[0]} and {statuses[1]}"]
     return [*differences(*folders, without)]
 
 
-# -- Comparing what they left --------------------------------------------------------------------
+# -- Comparing their outputs ---------------------------------------------------------------------
 
 
 def differences(before: Path, after: Path, without: re.Pattern[str] = NOTHING) -> Iterator[str]:
-    """Yield the differences between the files of two runs, a line each.
+    """Yield the differences between the files of two runs, one per line.
 
     Args:
-        before: folder of a run.
-        after: folder of the other.
-        without: names of entries that are left out match it.
+        before: folder of the first run.
+        after: folder of the second run.
+        without: pattern of names to exclude.
     """
     contents = [dict(_contents(folder)) for folder in (before, after)]
     names = {name for name in {*contents[0], *contents[1]} if not without.search(name)}
@@ -278,17 +284,17 @@ def differences(before: Path, after: Path, without: re.Pattern[str] = NOTHING) -
         if name not in contents[0] or name not in contents[1]:
             yield f"{name}: only {'after' if name in contents[1] else 'before'}"
             continue
-        one, other = contents[0][name], contents[1][name]
-        if one != other:
-            yield f"{name}: {_shown(one)} and {_shown(other)}"
+        before_value, after_value = contents[0][name], contents[1][name]
+        if before_value != after_value:
+            yield f"{name}: {_short_repr(before_value)} and {_short_repr(after_value)}"
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     return f"{len(value)} bytes that differ" if isinstance(value, bytes) else repr(value)[:80]
 
 
 def _contents(folder: Path) -> Iterator[tuple[str, object]]:
-    """Yield the contents of the files of runs, by names without time."""
+    """Yield the contents of the files of runs by name, without timestamps."""
     for path in sorted(folder.rglob("*")):
         name = re.sub(r"__\d{8}-\d{6}(-\d+)?", "", str(path.relative_to(folder)))
         if path.suffix == ".safetensors":
@@ -321,7 +327,7 @@ def _contents(folder: Path) -> Iterator[tuple[str, object]]:
 
 
 def _recording(content: bytes) -> tuple[bytes, bytes]:
-    """Return the first record, without the time in the name of the run, and the others."""
+    """Return the first record without the timestamp of the run's name, and the remaining bytes."""
     # Magic, version, length and two checksums, see `entity_env/recording/recording_format.py`.
     begin = 24
     end = begin + int.from_bytes(content[12:16], "little")
@@ -348,31 +354,35 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, object]]:
 
 
 def frames_per_second(code: Path, settings: Sequence[str], folder: Path, seconds: float) -> float:
-    """Train for some seconds; return the median over updates without the first two."""
-    own = ("rollout.processes=2", "total_timesteps=100000000", f"max_train_time={seconds:.0f}")
-    process = start(code, Case("speed", (_train(*settings, *own),)), folder)
+    """Train for some seconds; return the median speed, without the first two updates."""
+    run_settings = (
+        "rollout.processes=2",
+        "total_timesteps=100000000",
+        f"max_train_time={seconds:.0f}",
+    )
+    process = start(code, Case("speed", (_train(*settings, *run_settings),)), folder)
     (status,) = json.loads(process.communicate()[0])
     if status:
         raise RuntimeError((folder / "log.txt").read_text())
     (metrics,) = folder.rglob("metrics.jsonl")
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    found = [row["fps"] for row in rows if row["kind"] == "update"]
-    return statistics.median(found[2:] or found[-1:])
+    rates = [row["fps"] for row in rows if row["kind"] == "update"]
+    return statistics.median(rates[2:] or rates[-1:])
 
 
 def compare_speed(
     codes: Sequence[Path], names: Sequence[str], repeats: int, seconds: float, folder: Path
 ) -> tuple[list[str], bool]:
-    """Return a table of all cases, and True if the promise is kept."""
+    """Return a table of all cases, and True if the targets are met."""
     rows, ratios = ["| case | before | after | ratio |", "| --- | --- | --- | --- |"], []
     for name in names:
-        found: list[list[float]] = [[], []]
+        rates: list[list[float]] = [[], []]
         for turn in range(repeats):
             for i in (0, 1) if turn % 2 == 0 else (1, 0):
-                own = folder / f"{name}-{turn}-{i}"
-                found[i].append(frames_per_second(codes[i], SPEED_CASES[name], own, seconds))
-                shutil.rmtree(own)
-        before, after = map(statistics.median, found)
+                run_folder = folder / f"{name}-{turn}-{i}"
+                rates[i].append(frames_per_second(codes[i], SPEED_CASES[name], run_folder, seconds))
+                shutil.rmtree(run_folder)
+        before, after = map(statistics.median, rates)
         ratios.append(after / before)
         rows.append(f"| {name} | {before:,.0f} | {after:,.0f} | {ratios[-1]:.3f} |")
         print(rows[-1], flush=True)
@@ -386,15 +396,17 @@ def compare_speed(
 
 
 def main() -> int:
-    """Run the comparison of the command line; return 0 without differences, else 1."""
+    """Run the comparison; return 0 if there are no differences, else 1."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("commit")
-    parser.add_argument("--cases", nargs="+", help="those whose names begin so (default: all)")
-    parser.add_argument("--keep", type=Path, help="keep what the runs leave, in a new folder")
+    parser.add_argument("--cases", nargs="+", help="prefixes of case names (default: all)")
+    parser.add_argument("--keep", type=Path, help="keep the files of the runs in a new folder")
     parser.add_argument(
-        "--without", default=NOTHING.pattern, help="leave out entries by their names"
+        "--without", default=NOTHING.pattern, help="pattern of entry names to exclude"
     )
-    parser.add_argument("--variables", nargs="+", default=[], help="environment of this checkout")
+    parser.add_argument(
+        "--variables", nargs="+", default=[], help="environment variables of this checkout"
+    )
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=12.0, help="of training, for --speed")
@@ -407,13 +419,13 @@ def main() -> int:
         try:
             if arguments.speed:
                 return _speed(codes, arguments, folder)
-            return _bits(codes, arguments, arguments.keep or folder / "runs")
+            return _compare_outputs(codes, arguments, arguments.keep or folder / "runs")
         finally:
             remove = ["git", "-C", str(ROOT), "worktree", "remove", "--force", str(codes[0])]
             subprocess.run(remove, check=True)
 
 
-def _bits(codes: Sequence[Path], arguments: argparse.Namespace, folder: Path) -> int:
+def _compare_outputs(codes: Sequence[Path], arguments: argparse.Namespace, folder: Path) -> int:
     chosen = [
         case
         for case in cases()
@@ -421,31 +433,32 @@ def _bits(codes: Sequence[Path], arguments: argparse.Namespace, folder: Path) ->
     ]
     started, different = time.monotonic(), 0
     for i, case in enumerate(chosen):
-        own = folder / re.sub(r"\W+", "-", case.name)
-        found = run_both(codes, case, own, re.compile(arguments.without))
-        different += bool(found)
-        left = (time.monotonic() - started) / (i + 1) * (len(chosen) - i - 1)
+        case_folder = folder / re.sub(r"\W+", "-", case.name)
+        diffs = run_both(codes, case, case_folder, re.compile(arguments.without))
+        different += bool(diffs)
+        left_s = (time.monotonic() - started) / (i + 1) * (len(chosen) - i - 1)
         print(
-            f"{case.name}: {'same' if not found else 'DIFFERENT'} ({left:.0f} s left)", flush=True
+            f"{case.name}: {'same' if not diffs else 'DIFFERENT'} ({left_s:.0f} s left)",
+            flush=True,
         )
-        for line in found[:10]:
+        for line in diffs[:10]:
             print(f"    {line}")
         if not arguments.keep:
-            shutil.rmtree(own)
+            shutil.rmtree(case_folder)
     print(f"{len(chosen) - different} of {len(chosen)} cases are the same to the bit")
     return int(different > 0)
 
 
 def _speed(codes: Sequence[Path], arguments: argparse.Namespace, folder: Path) -> int:
     names = arguments.cases or list(SPEED_CASES)
-    rows, kept = compare_speed(codes, names, arguments.repeats, arguments.seconds, folder)
+    rows, is_fast_enough = compare_speed(codes, names, arguments.repeats, arguments.seconds, folder)
     if arguments.results:
-        about = f"`python benchmarks/same.py {arguments.commit} --speed`, {short_revision()}"
-        about += f", {processor()}; frames per second, medians of {arguments.repeats}, in turns"
+        heading = f"`python benchmarks/same.py {arguments.commit} --speed`, {short_revision()}"
+        heading += f", {processor()}; frames per second, medians of {arguments.repeats}, in turns"
         arguments.results.write_text(
-            "\n".join(["# Speed beside an earlier commit", "", about, "", *rows, ""])
+            "\n".join(["# Speed compared with an earlier commit", "", heading, "", *rows, ""])
         )
-    return int(not kept)
+    return int(not is_fast_enough)
 
 
 if __name__ == "__main__":

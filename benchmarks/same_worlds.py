@@ -1,4 +1,4 @@
-"""Environments of `same.py`: every kind of action, mask and ending, and interruptions."""
+"""Environments of `same.py`: every kind of action, mask and episode end, and interruptions."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The PPO of stable-baselines3 for the players of `flat_foraging.py`."""
+"""PPO of stable-baselines3 for the players of `flat_foraging.py`."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from stable_baselines3.common.vec_env import VecEnv
 
 
 class Players(VecEnv):
-    """Vectorised environment of stable-baselines3 with one environment for each player.
+    """Vectorised environment of stable-baselines3 with one environment per player.
 
     Args:
-        worlds: the environments: a `FlatForaging`, or others with its attributes and `step`.
+        worlds: environments: a `FlatForaging`, or an object with its attributes and `step`.
             MaskablePPO also needs `action_masks`, (N, actions) bool.
     """
 
     def __init__(self, worlds: Any) -> None:
         self.worlds, self.render_mode = worlds, None
         num_envs, num_features = worlds.obs.shape
-        shown = gymnasium.spaces.Box(-1.0, 1.0, (num_features,), np.float32)
-        super().__init__(num_envs, shown, gymnasium.spaces.Discrete(worlds.num_actions))
+        obs_space = gymnasium.spaces.Box(-1.0, 1.0, (num_features,), np.float32)
+        super().__init__(num_envs, obs_space, gymnasium.spaces.Discrete(worlds.num_actions))
 
     def reset(self) -> Any:
         """Return the current frames; running episodes continue."""
@@ -33,7 +33,7 @@ class Players(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> Any:
-        """Take the step."""
+        """Step the environments."""
         outcome = self.worlds.step(self._actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for i in np.flatnonzero(outcome.ends):
@@ -45,7 +45,7 @@ class Players(VecEnv):
         """Do nothing."""
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """Return False: no environment is wrapped."""
+        """Return False for all environments."""
         return [False] * self.num_envs
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
@@ -54,18 +54,18 @@ class Players(VecEnv):
         return [getattr(owner, attr_name)] * self.num_envs
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Raise, as no attribute can be set."""
+        """Raise, because no attribute can be set."""
         raise NotImplementedError
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> Any:
-        """Return the mask of each environment; no other method can be called."""
+        """Return the action mask of each environment; no other method is supported."""
         if method_name != "action_masks":
             raise NotImplementedError
         return list(self.worlds.action_masks)
 
 
 def make_ppo(worlds: FlatForaging, hidden: int, settings: Settings, seed: int) -> PPO:
-    """Make a PPO learner with two hidden layers each for policy and values."""
+    """Create a PPO learner with two hidden layers each for policy and value function."""
     layers = [hidden, hidden]
     return PPO(
         "MlpPolicy",

@@ -1,23 +1,22 @@
-"""Growth of throughput and memory with environments, entities, width and processes.
+"""Scaling of throughput and memory with environments, entities, width and processes.
 
     python benchmarks/scaling.py [SECTION ...] [--seconds 4] [--peer PYTHON] [--results FILE.md]
 
-*environments*: training in Minefield with 1 to 4096 environments, which step in array operations,
-or one by one in 1 and 2 processes.
+*environments*: training in Minefield with 1 to 4096 environments, vectorised, or stepped one by one
+in 1 and 2 processes.
 
-*entities*: training with 1 to 512 entities a frame, in an environment that costs no time.
+*entities*: training with 1 to 512 entities per frame, in an environment of negligible cost.
 
 *width*: training with d_model 16 to 256.
 
-*gpu*: training on a GPU with d_model 64 to 512, and the share of the time in which it computes.
-Skipped without a GPU.
+*gpu*: training on a GPU with d_model 64 to 512, and the GPU utilisation. Skipped without a GPU.
 
-*memory*: the peak memory of a rollout of 10 million entities, beside the bytes of its data.
+*memory*: peak memory of a rollout of 10 million entities, compared with the size of its data.
 
-*collection*: acting and stepping alone, in Minefield, beside the published trainer with two worker
-processes. PYTHON has enn-trainer 0.1.16.
+*collection*: acting and stepping alone in Minefield, compared with the published trainer with two
+worker processes. PYTHON has enn-trainer 0.1.16.
 
-FILE.md keeps sections that are not measured; pictures of the curves are written beside it.
+FILE.md keeps sections that are not measured; figures of the curves are written next to it.
 """
 
 import argparse
@@ -53,7 +52,7 @@ Curves = dict[str, list[tuple[float, float]]]
 
 
 def in_process(script: str, *arguments: str, python: str = sys.executable) -> dict[str, Any]:
-    """Run a script in a process of its own; return its result."""
+    """Run a script in a separate process and return its result."""
     ours = python == sys.executable
     env = {k: v for k, v in os.environ.items() if ours or k != "PYTHONPATH"}
     done = subprocess.run(
@@ -65,12 +64,12 @@ def in_process(script: str, *arguments: str, python: str = sys.executable) -> di
     )
     if done.returncode:
         sys.exit(done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def trained(world: str, settings: Mapping[str, object], seconds: float) -> dict[str, float]:
-    """Measure frames and entities a second, and core-microseconds a frame, in training."""
+    """Measure frames and entities per second, and core-microseconds per frame, of training."""
     overrides = [f"{name}={value}" for name, value in settings.items()]
     what = {"world": world, "settings": overrides, "seconds": seconds}
     return in_process("scaling_measure.py", json.dumps(["train", what]))
@@ -99,10 +98,10 @@ def environments(add: Lines, options: argparse.Namespace) -> Curves:
                 "optim.bs": 1024,
                 "net.d_model": 32,
             }
-            found = trained(world, settings, options.seconds)
-            add(f"| {num_envs} | {name} | {shown(found)} |")
-            curves[name].append((num_envs, found["frames_s"]))
-            core_us[name, num_envs] = found["core_us"]
+            measured = trained(world, settings, options.seconds)
+            add(f"| {num_envs} | {name} | {format_speed(measured)} |")
+            curves[name].append((num_envs, measured["frames_s"]))
+            core_us[name, num_envs] = measured["core_us"]
     for name in sides:
         by_core = core_us[name, 4096] / core_us[name, 256]
         rates = dict(curves[name])
@@ -115,7 +114,7 @@ def environments(add: Lines, options: argparse.Namespace) -> Curves:
 
 
 def entities(add: Lines, options: argparse.Namespace) -> Curves:
-    add("Frames of so many units, of which one acts; 32,768 entities an update, d_model 32.")
+    add("Frames of equal size with one acting unit; 32,768 entities per update, d_model 32.")
     add("")
     add("| entities a frame | environments | frames/s | entities/s | core-µs a frame |")
     add("| --- | --- | --- | --- | --- |")
@@ -123,25 +122,27 @@ def entities(add: Lines, options: argparse.Namespace) -> Curves:
     for num_units in NUM_UNITS:
         frames = ENTITIES_OF_UPDATE // num_units
         num_envs = min(512, frames // 4)
-        found = trained("Crowd", of_crowd(num_units, num_envs, frames, 32), options.seconds)
-        add(f"| {num_units} | {num_envs} | {shown(found)} |")
-        curves["frames/s"].append((num_units, found["frames_s"]))
-        curves["entities/s"].append((num_units, found["entities_s"]))
+        measured = trained(
+            "Crowd", crowd_settings(num_units, num_envs, frames, 32), options.seconds
+        )
+        add(f"| {num_units} | {num_envs} | {format_speed(measured)} |")
+        curves["frames/s"].append((num_units, measured["frames_s"]))
+        curves["entities/s"].append((num_units, measured["entities_s"]))
     return curves
 
 
 def width(add: Lines, options: argparse.Namespace) -> Curves:
     add("16 entities a frame, 2,048 frames an update, 512 environments.")
-    return by_width(add, options, {d: of_crowd(16, 512, 2048, d) for d in WIDTHS})
+    return by_width(add, options, {d: crowd_settings(16, 512, 2048, d) for d in WIDTHS})
 
 
 def gpu(add: Lines, options: argparse.Namespace) -> Curves:
     if not torch.cuda.is_available():
-        add("Skipped: torch sees no GPU here.")
+        add("Skipped: torch finds no GPU.")
         return {}
     add(f"{torch.cuda.get_device_name()}. 16 entities a frame, 32,768 frames an update, 4,096")
     add("environments.")
-    settings = {d: {**of_crowd(16, 4096, 32768, d), "cuda": "true"} for d in WIDTHS_ON_GPU}
+    settings = {d: {**crowd_settings(16, 4096, 32768, d), "cuda": "true"} for d in WIDTHS_ON_GPU}
     return by_width(add, options, settings, shows_gpu=True)
 
 
@@ -151,7 +152,7 @@ def by_width(
     settings: Mapping[int, Mapping[str, object]],
     shows_gpu: bool = False,
 ) -> Curves:
-    """Add a row for each d_model; return the curves."""
+    """Add a row per d_model; return the curves."""
     add("")
     add(
         "| d_model | frames/s | entities/s | core-µs a frame |"
@@ -159,16 +160,16 @@ def by_width(
     )
     add("| --- | --- | --- | --- |" + " --- |" * shows_gpu)
     curves: Curves = {"frames/s": []}
-    for d_model, of_width in settings.items():
-        found = trained("Crowd", of_width, options.seconds)
-        share = f" {found['gpu_share']:.0%} |" * shows_gpu
-        add(f"| {d_model} | {shown(found)} |{share}")
-        curves["frames/s"].append((d_model, found["frames_s"]))
+    for d_model, width_settings in settings.items():
+        measured = trained("Crowd", width_settings, options.seconds)
+        share = f" {measured['gpu_share']:.0%} |" * shows_gpu
+        add(f"| {d_model} | {format_speed(measured)} |{share}")
+        curves["frames/s"].append((d_model, measured["frames_s"]))
     return curves
 
 
-def of_crowd(num_units: int, num_envs: int, frames: int, d_model: int) -> dict[str, object]:
-    """Return settings of updates of `frames` frames, in two minibatches."""
+def crowd_settings(num_units: int, num_envs: int, frames: int, d_model: int) -> dict[str, object]:
+    """Return settings of updates with `frames` frames, in two minibatches."""
     return {
         "env.kwargs": json.dumps({"num_units": num_units}),
         "rollout.num_envs": num_envs,
@@ -192,11 +193,11 @@ def memory(add: Lines, options: argparse.Namespace) -> Curves:
             "num_units": num_units,
             "num_entities": ENTITIES_OF_ROLLOUT,
         }
-        found = in_process("scaling_measure.py", json.dumps(["memory", what]))
-        sizes = " | ".join(f"{found[name]:.0f}" for name in ("data_mb", "after_mb", "peak_mb"))
+        measured = in_process("scaling_measure.py", json.dumps(["memory", what]))
+        sizes = " | ".join(f"{measured[name]:.0f}" for name in ("data_mb", "after_mb", "peak_mb"))
         add(
-            f"| {num_envs} | {num_units} | {found['entities']:,} | {sizes} | "
-            f"{found['peak_mb'] / found['data_mb']:.2f} |"
+            f"| {num_envs} | {num_units} | {measured['entities']:,} | {sizes} | "
+            f"{measured['peak_mb'] / measured['data_mb']:.2f} |"
         )
     return {}
 
@@ -209,7 +210,7 @@ def collection(add: Lines, options: argparse.Namespace) -> Curves:
     if options.peer:
         sides["enn-trainer 0.1.16, 2 processes"] = (options.peer, "Minefield", 2)
     else:
-        add("The published trainer is left out: --peer PYTHON names one that has it.")
+        add("The published trainer is skipped; pass --peer PYTHON.")
         add("")
     rates: dict[str, list[float]] = {name: [] for name in sides}
     env_us: dict[str, list[float]] = {name: [] for name in sides}
@@ -217,10 +218,10 @@ def collection(add: Lines, options: argparse.Namespace) -> Curves:
     for _ in range(options.repeats):
         for name, (python, world, processes) in sides.items():
             arguments = world, str(processes), str(options.seconds)
-            found = in_process("scaling_collect.py", *arguments, python=python)
-            rates[name].append(found["frames_s"])
-            env_us[name].append(found.get("env_us", np.nan))
-            core_us[name].append(found["core_us"])
+            measured = in_process("scaling_collect.py", *arguments, python=python)
+            rates[name].append(measured["frames_s"])
+            env_us[name].append(measured.get("env_us", np.nan))
+            core_us[name].append(measured["core_us"])
     add("512 environments, 32 steps, d_model 32, positions relative to the vehicle.")
     add("")
     add(
@@ -229,11 +230,11 @@ def collection(add: Lines, options: argparse.Namespace) -> Curves:
     )
     add("| --- | --- | --- | --- | --- |")
     last = rates[[*sides][-1]]
-    for name, found_rates in rates.items():
-        ratios = [a / b for a, b in zip(found_rates, last, strict=True)]
+    for name, side_rates in rates.items():
+        ratios = [a / b for a, b in zip(side_rates, last, strict=True)]
         stepping = statistics.median(env_us[name])
         cells = [
-            spread(found_rates, ",.0f"),
+            spread(side_rates, ",.0f"),
             "-" if np.isnan(stepping) else f"{stepping:.2f}",
             spread(core_us[name], ".1f"),
             spread(ratios, ".2f"),
@@ -243,12 +244,14 @@ def collection(add: Lines, options: argparse.Namespace) -> Curves:
 
 
 def spread(values: list[float], form: str) -> str:
-    """Return the median, smallest and largest of values as text."""
+    """Format the median, minimum and maximum of values."""
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
-def shown(found: Mapping[str, float]) -> str:
-    return f"{found['frames_s']:,.0f} | {found['entities_s']:,.0f} | {found['core_us']:.1f}"
+def format_speed(measured: Mapping[str, float]) -> str:
+    return (
+        f"{measured['frames_s']:,.0f} | {measured['entities_s']:,.0f} | {measured['core_us']:.1f}"
+    )
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Lines, argparse.Namespace], Curves]]] = {
@@ -293,7 +296,7 @@ def main() -> None:
 
 
 def plot(curves: Curves, name: str, path: Path) -> None:
-    """Draw a line for each curve, with logarithmic axes."""
+    """Plot the curves with logarithmic axes."""
     lines = [
         Curve(label, *np.array(points, dtype=np.float64).T, None)
         for label, points in curves.items()
@@ -304,13 +307,13 @@ def plot(curves: Curves, name: str, path: Path) -> None:
 
 
 def write_section(path: Path, title: str, text: str) -> None:
-    """Replace or insert a section of the file, in the order of `SECTIONS`."""
-    found = path.read_text() if path.exists() else ""
-    parts = re.split(r"^(?=## )", found, flags=re.MULTILINE)[1:]
+    """Replace or insert a section of the document, in the order of `SECTIONS`."""
+    text_before = path.read_text() if path.exists() else ""
+    parts = re.split(r"^(?=## )", text_before, flags=re.MULTILINE)[1:]
     by_title = {part.splitlines()[0].removeprefix("## "): part.strip() for part in parts}
     by_title[title] = text.strip()
-    order = [known for known, _ in SECTIONS.values() if known in by_title]
-    body = "\n\n".join(["# Scaling", *(by_title[known] for known in order)])
+    order = [section for section, _ in SECTIONS.values() if section in by_title]
+    body = "\n\n".join(["# Scaling", *(by_title[section] for section in order)])
     path.write_text(f"{body}\n")
 
 

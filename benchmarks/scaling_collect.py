@@ -35,12 +35,12 @@ CONFIG = f"""TrainConfig(
 
 
 def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], Any]:
-    """Return a function that collects one rollout, and the spans that measure its time."""
+    """Return a function that collects one rollout, and its timing spans."""
     from enn_trainer import StateManager
     from enn_trainer.experience.collector import Collector, collect
     from enn_trainer.experience.envs import env_factory
     from enn_trainer.experience.players import AgentPlayer
-    from enn_trainer.runtime.execution import ExecutionContext, Lanes
+    from enn_trainer.runtime.execution import ExecutionContext, ThreadPool
     from enn_trainer.runtime.spans import Spans
     from entity_env import AddMetricsWrapper, examples
     from rogue_net import RogueNet
@@ -50,15 +50,15 @@ def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], 
     envs = AddMetricsWrapper(create_envs(config.env, NUM_ENVS, processes, 0))
     space = envs.obs_space()
     net = RogueNet(config.net, space, envs.action_space(), {"value": 1}).eval()
-    spans, lanes, frame = Spans(), Lanes.of(net), 0
-    collector = Collector(envs, AgentPlayer(net, 0, lanes))
+    spans, threads, frame = Spans(), ThreadPool.of(net), 0
+    collector = Collector(envs, AgentPlayer(net, 0, threads))
     collector.seed(0)
     collector.reset(space)
 
     def run() -> None:
         nonlocal frame
-        with lanes.at_work():  # as training does
-            context = ExecutionContext(lanes, spans=spans)
+        with threads.at_work():  # as in training
+            context = ExecutionContext(threads, spans=spans)
             rollout = collect(collector, steps=STEPS, first_frame=frame, context=context)
         frame += rollout.num_frames
 
@@ -66,7 +66,7 @@ def ours(path: Path, world: str, processes: int) -> tuple[Callable[[], object], 
 
 
 def published(path: Path, processes: int) -> tuple[Callable[[], object], Any]:
-    """Return the same of the published trainer, without spans."""
+    """Return the same for the published trainer, without spans."""
     import hyperstate
     import torch
     from entity_gym.env.add_metrics_wrapper import AddMetricsWrapper
@@ -109,10 +109,10 @@ def main() -> None:
         frames += NUM_ENVS * STEPS
     took = time.perf_counter() - began
     processor = time.process_time() - processor
-    found = {"frames_s": frames / took, "core_us": 1e6 * processor / frames}
+    result = {"frames_s": frames / took, "core_us": 1e6 * processor / frames}
     if spans:
-        found["env_us"] = 1e3 * spans.since_last()[1]["env"] / frames
-    print(json.dumps(found), flush=True)
+        result["env_us"] = 1e3 * spans.since_last()[1]["env"] / frames
+    print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

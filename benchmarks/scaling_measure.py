@@ -2,7 +2,7 @@
 
     python benchmarks/scaling_measure.py JSON
 
-prints its result as a line of JSON, in a process of its own.
+Prints its result as a line of JSON, in a separate process.
 """
 
 import dataclasses
@@ -38,12 +38,12 @@ SPACE = ObsSpace(entities={"Unit": Entity(FEATURES)})
 
 
 class Crowd(VecEnv):
-    """Environments with a constant number of units, the first of which acts, and no cost of a step.
+    """Environments with a constant number of units, one acting unit, and no cost per step.
 
     Args:
         num_envs: number of environments.
-        first_env_index: the seed of the features.
-        num_units: number of units in each.
+        first_env_index: seed of the features.
+        num_units: number of units per environment.
     """
 
     def __init__(self, num_envs: int, first_env_index: int = 0, num_units: int = 16) -> None:
@@ -72,7 +72,7 @@ class Crowd(VecEnv):
         return self.reset(obs_filter)
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Raise, as there is nothing to render."""
+        """Raise, because there is nothing to render."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ WORLDS: dict[str, Any] = {"Minefield": Minefield, "VecMinefield": VecMinefield, 
 
 
 def train(world: str, settings: list[str], seconds: float) -> dict[str, float]:
-    """Measure training for `seconds` after one update of warm-up."""
+    """Measure training for `seconds`, after one warm-up update."""
     with tempfile.TemporaryDirectory() as folder:
         manager = StateManager(overrides=[*settings, f"data_dir={folder}"])
         with Trainer(manager, WORLDS[world]) as trainer:
@@ -108,7 +108,7 @@ def train(world: str, settings: list[str], seconds: float) -> dict[str, float]:
 
 
 def gpu_share(trainer: Trainer, updates: int = 3) -> float:
-    """Measure the share of the time of some updates in which the GPU computes."""
+    """Measure the GPU utilisation over some updates."""
     torch.cuda.synchronize()
     began = time.perf_counter()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -121,7 +121,7 @@ def gpu_share(trainer: Trainer, updates: int = 3) -> float:
 
 
 def memory(num_envs: int, num_units: int, num_entities: int) -> dict[str, float]:
-    """Measure the megabytes that a rollout adds, also at its peak, and those of its data."""
+    """Measure the memory of a rollout in megabytes: its data, the increase, and the peak."""
     envs = Crowd(num_envs, num_units=num_units)
     torch.manual_seed(0)
     config = RogueNetConfig(d_model=16, n_layer=1)
@@ -141,7 +141,7 @@ def memory(num_envs: int, num_units: int, num_entities: int) -> dict[str, float]
 
 
 def size_of(value: Any) -> int:
-    """Return the bytes of all tensors and arrays in a value."""
+    """Return the size in bytes of all tensors and arrays in a value."""
     if isinstance(value, torch.Tensor | np.ndarray):
         return int(value.nbytes)
     if isinstance(value, Mapping):

@@ -1,10 +1,10 @@
-"""Agents in games: opponents in training and the magnet beside play of the agent with itself.
+"""Self-play in games: opponent pools and the magnet compared with mirror play.
 
     python benchmarks/selfplay.py [ROW ...] [--seeds 3] [--jobs 2] [--results FILE.md]
 
-In `UnevenThrows` and `KuhnPoker` the exploitability of the trained policy is exact
-(`selfplay_exact.py`). In other games agents play against others. Runs that are done are kept as
-JSON lines beside the table, and are not repeated.
+In `UnevenThrows` and `KuhnPoker` the exploitability of the trained policy is computed exactly
+(`selfplay_exact.py`). In other games agents play against each other. Finished runs are stored as
+JSON lines next to the table and are not repeated.
 """
 
 import argparse
@@ -42,25 +42,25 @@ from entity_env.spaces import Spaces
 
 ROOT = Path(__file__).parent.parent
 POINTS = 40
-"""Points of a curve."""
+"""Number of points of a curve."""
 BOARD_GAMES = {"tic-tac-toe": board_games.TicTacToe, "connect four": board_games.ConnectFour}
 GAMES = 400
-"""Games of a pair, or against a bot in each seat."""
+"""Number of games per pair, or against a bot in each seat."""
 EXPLOITED_FOR = 300_000
-"""Frames for which an agent is trained against another one alone."""
+"""Number of training frames of an exploiter."""
 
 Values = dict[str, float]
 
 
 class Row(NamedTuple):
-    """A world, and the settings to train an agent with.
+    """An environment and settings of a training run.
 
     Attributes:
-        world: name of the world.
+        world: name of the environment.
         setting: name of the settings.
         config: file in `configs/`, without ".ron".
-        overrides: changes of the configuration.
-        bars: values to reach, and True if less is better.
+        overrides: overrides of the configuration.
+        bars: targets by value, and True if lower is better.
     """
 
     world: str
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name on the command line."""
+        """Name on the command line."""
         return f"{self.world} {self.setting}"
 
 
@@ -87,9 +87,9 @@ _POOL = ("selfplay.share=0.5", "selfplay.snapshot_every=50000", "selfplay.capaci
 
 
 def _settings(
-    world: str, bar: float, of_world: tuple[str, ...], magnet: tuple[str, ...]
+    world: str, bar: float, world_settings: tuple[str, ...], magnet: tuple[str, ...]
 ) -> list[Row]:
-    """Return the rows of a world whose exploitability is known."""
+    """Return the rows of an environment with known exploitability."""
     settings = {
         "mirror": _NO_MAGNET,
         "pool, uniform": (*_NO_MAGNET, *_POOL, "selfplay.choose=uniform"),
@@ -101,7 +101,7 @@ def _settings(
             world,
             name,
             "kuhn_poker",
-            (*of_world, *changes),
+            (*world_settings, *changes),
             {LAST: (bar, True)} if name == "magnet" else {},
         )
         for name, changes in settings.items()
@@ -141,10 +141,10 @@ ROWS = [
 
 
 class Curve(Callback):
-    """Computes a value of the run from time to time.
+    """Callback that evaluates a value of the run periodically.
 
     Args:
-        value: of the run and the metrics of an update; None where there is none.
+        value: function of the run and the metrics of an update; None for no value.
         every: number of frames between two points.
     """
 
@@ -155,7 +155,7 @@ class Curve(Callback):
         self.points: list[list[float]] = []
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Add a point at multiples of a number of frames."""
+        """Add a point when enough frames have passed."""
         step = trainer.state.step
         if step < (len(self.points) + 1) * self.every:
             return
@@ -166,7 +166,7 @@ class Curve(Callback):
 def exploitability_in(
     worlds: Worlds, trainer: RunningTrainer, metrics: Mapping[str, float]
 ) -> float:
-    """Return the exploitability of the agent of a run."""
+    """Compute the exploitability of a run's agent."""
     state = trainer.state
     with eval_mode(state.agent):
         agent = RogueNetAgent(state.agent, False, 0, state.obs_space, state.action_space)
@@ -180,12 +180,12 @@ def rating_of(trainer: RunningTrainer, metrics: Mapping[str, float]) -> float | 
 
 
 def world_of(row: Row) -> Any:
-    """Return the class of the world of a row."""
+    """Return the environment class of a row."""
     return BOARD_GAMES.get(row.world) or ENV_REGISTRY[row.world]
 
 
 def run(row: Row, seed: int) -> dict[str, Any]:
-    """Train an agent with one seed in this process, and measure it."""
+    """Train an agent with one seed in this process and evaluate it."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         path = Path(folder) / "run"
@@ -207,15 +207,15 @@ def run(row: Row, seed: int) -> dict[str, Any]:
 
 
 def new_manager(row: Row, seed: int, path: Path, *overrides: str) -> StateManager:
-    """Return the manager of a run of a row."""
-    own = (f"seed={seed}", f"data_dir={path.parent}", "rollout.processes=1")
+    """Create the state manager of a row's run."""
+    run_settings = (f"seed={seed}", f"data_dir={path.parent}", "rollout.processes=1")
     config = ROOT / "configs" / f"{row.config}.ron"
-    changes = [*row.overrides, *own, *overrides]
+    changes = [*row.overrides, *run_settings, *overrides]
     return StateManager(init_path=config, checkpoint_dir=path, overrides=changes)
 
 
 def snapshots(path: Path) -> list[str]:
-    """Return the paths of the snapshots in the pool of a run; none without one."""
+    """Return the paths of the snapshots in a run's pool; [] without a pool."""
     pool = [member for member in read_members(find(path)) if member.is_in_pool]
     return [f"{path}@opponent:{member.name}" for member in pool]
 
@@ -224,7 +224,7 @@ def snapshots(path: Path) -> list[str]:
 
 
 def measure_exactly(path: Path, row: Row, seed: int) -> Values:
-    """Return the exploitability of the last policy, and of the even mixture of the pool."""
+    """Return the exploitability of the last policy, and of the uniform mixture of the pool."""
     worlds = WORLDS[row.world]
     world = worlds[0][0]
 
@@ -236,16 +236,16 @@ def measure_exactly(path: Path, row: Row, seed: int) -> Values:
 
 
 def measure_duel(path: Path, row: Row, seed: int) -> Values:
-    """Return the agent's scores against its snapshots and an agent that only played itself.
+    """Return the agent's scores against its snapshots and a mirror-play agent.
 
-    Both are exploited, too.
+    An exploiter is trained against each of the two agents.
     """
     world, mirror = world_of(row), path.parent / "mirror"
     manager = new_manager(row, seed, mirror, "selfplay=None")
     train(manager, world)
-    others = [str(mirror), *snapshots(path)]
+    opponents = [str(mirror), *snapshots(path)]
     values = {}
-    for other in others:
+    for other in opponents:
         payoff = play_league([str(path), other], world, GAMES, seed).payoff
         values[other] = float(payoff.mean[0, 1]), float(payoff.high[0, 1])
     exploited = {}
@@ -253,25 +253,25 @@ def measure_duel(path: Path, row: Row, seed: int) -> Values:
         folder = path.parent / f"against-{name}"
         config = new_manager(row, seed + 100, folder, f"total_timesteps={EXPLOITED_FOR}").config
         exploited[f"{name} is exploited by"] = exploit(agent, world, config, folder).score
-    of_snapshots = [mean for other, (mean, _) in values.items() if other != str(mirror)]
+    snapshot_scores = [mean for other, (mean, _) in values.items() if other != str(mirror)]
     return {
         "against mirror": values[str(mirror)][0],
-        "against its snapshots, mean": float(np.mean(of_snapshots)),
-        "against its snapshots, least": min(of_snapshots),
+        "against its snapshots, mean": float(np.mean(snapshot_scores)),
+        "against its snapshots, least": min(snapshot_scores),
         WORST: min(high for _, high in values.values()),
         **exploited,
     }
 
 
 def measure_tic_tac_toe(path: Path, row: Row, seed: int) -> Values:
-    """Return the shares of games that the greedy agent loses against a perfect player."""
+    """Return the fraction of games lost by the greedy agent against a perfect player, by seat."""
     results = results_against(path, board_games.TicTacToe, board_games.Perfect, seed, greedy=True)
-    lost = [float(np.mean(of_seat < 0)) for of_seat in results]
+    lost = [float(np.mean(returns < 0)) for returns in results]
     return dict(zip(("lost, first seat", "lost, second seat"), lost, strict=True))
 
 
 def measure_connect_four(path: Path, row: Row, seed: int) -> Values:
-    """Return the scores of the agent against random play and a bot."""
+    """Return the agent's scores against random play and a bot."""
     world, bot = board_games.ConnectFour, board_games.WinOrBlock
     scores: Values = {}
     for greedy, how in ((False, ""), (True, ", greedy")):
@@ -285,8 +285,8 @@ def results_against(path: Path, world: Any, opponent: Any, seed: int, greedy: bo
     """Return the returns of an agent in each seat against an opponent, (games,) each."""
     match = world()
     spaces = Spaces.of(match)
-    made = RandomAgent(spaces[1]) if opponent == "random" else opponent
-    players = players_of({"other": made}, seed, spaces, 2)
+    opponent_player = RandomAgent(spaces[1]) if opponent == "random" else opponent
+    players = players_of({"other": opponent_player}, seed, spaces, 2)
     network = load_agent(path).agent
     players["agent"] = AgentPlayer(network, None if greedy else seed)
     deals = [[["agent", "other"], ["other", "agent"]]] * GAMES
@@ -312,35 +312,35 @@ def table(results: list[dict[str, Any]]) -> str:
         "",
         f"`python benchmarks/selfplay.py` on {os.cpu_count()} cores "
         f"({platform.processor() or platform.machine()}), Python {platform.python_version()}, "
-        f"torch {torch.__version__}. Each run has one thread; up to two run at a time, beside "
+        f"torch {torch.__version__}. Each run has one thread; up to two run at a time, next to "
         "other work: the seconds are a rough measure. The settings are those in `configs/`, with "
         "the changes in `benchmarks/selfplay.py`.",
         "",
-        "*last policy* and *mixture of the pool* are exploitabilities: the mean of what the best "
-        "answer wins in the two seats, computed exactly; the mixture draws one of the snapshots "
-        "for each game, each equally often. All others are scores or shares of games, in both "
+        "*last policy* and *mixture of the pool* are exploitabilities: the mean payoff of the best "
+        "response in the two seats, computed exactly; the mixture draws one of the snapshots "
+        "for each game, uniformly. All others are scores or shares of games, in both "
         f"seats equally often, {GAMES} of a pair and in each seat against a bot, with sampled "
-        "actions except in tic-tac-toe and where greedy is said. "
+        "actions except in tic-tac-toe and where marked greedy. "
         f"*is exploited by* is the score of an agent trained for {EXPLOITED_FOR:,} frames against "
-        "this one alone. Uniform play has 1.0 in UnevenThrows (only rock 5, only paper 2, only "
+        "this agent only. Uniform play has 1.0 in UnevenThrows (only rock 5, only paper 2, only "
         "scissors 1) and 11/24 in KuhnPoker.",
         "",
         "| world | setting | frames | value | to reach | seeds: result | seconds | commit |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in ROWS:
-        mine = [r for r in results if r["row"] == row.name]
-        for value in mine[0]["values"] if mine else ():
+        runs = [r for r in results if r["row"] == row.name]
+        for value in runs[0]["values"] if runs else ():
             bar = ""
             if value in row.bars:
                 least, is_most = row.bars[value]
                 bar = f"at most {least}" if is_most else f"{least}"
-            shown = ", ".join(f"{r['seed']}: {r['values'][value]:.3f}" for r in mine)
-            seconds = ", ".join(f"{r['seconds']:.0f}" for r in mine)
-            commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
+            by_seed = ", ".join(f"{r['seed']}: {r['values'][value]:.3f}" for r in runs)
+            seconds = ", ".join(f"{r['seconds']:.0f}" for r in runs)
+            commits = ", ".join(dict.fromkeys(r["commit"] for r in runs))
             lines.append(
-                f"| {row.world} | {row.setting} | {mine[0]['frames']:,} | {value} | {bar} | "
-                f"{shown} | {seconds} | {commits} |"
+                f"| {row.world} | {row.setting} | {runs[0]['frames']:,} | {value} | {bar} | "
+                f"{by_seed} | {seconds} | {commits} |"
             )
     lines += [
         "",
@@ -354,7 +354,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def picture(results: list[dict[str, Any]]) -> str:
-    """Return a picture of the curves, with a panel for each world."""
+    """Return a figure of the curves, with a panel for each environment."""
     panels: dict[str, list[Line]] = {}
     for row in ROWS:
         curves = [r["curve"] for r in results if r["row"] == row.name and r["curve"]]
@@ -365,7 +365,7 @@ def picture(results: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Train what was not trained yet, and write the results."""
+    """Train missing runs and write the results."""
     by_name = {row.name: row for row in ROWS}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help="; ".join(by_name))
@@ -377,10 +377,10 @@ def main() -> None:
     if options.one:
         print(json.dumps(run(by_name[options.one[0]], int(options.one[1]))))
         return
-    kept = options.results.with_suffix(".jsonl")
-    todo = left_to_run(parser, options.rows, dict.fromkeys(by_name, options.seeds), kept)
-    run_all(__file__, todo, kept, options.jobs)
-    results = sorted(read_kept(kept), key=lambda r: r["seed"])
+    runs_file = options.results.with_suffix(".jsonl")
+    todo = left_to_run(parser, options.rows, dict.fromkeys(by_name, options.seeds), runs_file)
+    run_all(__file__, todo, runs_file, options.jobs)
+    results = sorted(read_kept(runs_file), key=lambda r: r["seed"])
     options.results.write_text(table(results))
     options.results.with_suffix(".svg").write_text(picture(results))
     print(options.results.read_text())

@@ -2,11 +2,11 @@
 
     python benchmarks/selfplay_exact.py runs/kuhn runs/throws@best
 
-The best answer to an agent is computed for each seat by going through all deals and all lines of
-play of the environment itself. The agent is asked in every information set, which is all that a
-side sees; the best answer decides once for all states that look the same to it. Exploitability is
-the mean of what the best answer wins in the two seats, 0 in an equilibrium. Of several policies one
-is drawn for each game: the best answer knows them, and not which one it meets.
+The best response to an agent is computed for each seat by enumerating all deals and all action
+sequences of the environment. The agent is evaluated in every information set (the observation of a
+side); the best response makes one choice per information set. Exploitability is the mean payoff of
+the best response in the two seats, 0 in an equilibrium. With several policies one is drawn for each
+game: the best response knows the mixture, but not which policy was drawn.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from entity_env.examples import KuhnPoker, UnevenThrows
 from entity_env.vec.batching import unbatch_actions
 
 Policy = Callable[[Observation], Mapping[str, float]]
-"""Returns the probability of each label of the only action, where a side can act."""
+"""Function of an observation that returns the probability of each label of the only action."""
 Worlds = Sequence[tuple[Match, float]]
-"""A world for each deal, and how probable it is."""
+"""An environment per deal, with the probability of the deal."""
 
 WORLDS: dict[str, Worlds] = {
     "KuhnPoker": [(KuhnPoker(deal), 1 / 6) for deal in permutations(range(3), 2)],
@@ -38,10 +38,10 @@ class Node(NamedTuple):
     """A state of a game.
 
     Attributes:
-        match: the world in this state; it is copied before each step.
-        frames: the observation of each side.
-        policy: the policy that is answered to.
-        weight: how probable chance and the policy make it, without the side that answers.
+        match: environment in this state; copied before each step.
+        frames: observation of each side.
+        policy: policy to respond to.
+        weight: probability of the state under chance and the policy, without the responding side.
     """
 
     match: Match
@@ -51,18 +51,18 @@ class Node(NamedTuple):
 
 
 def exploitability(policies: Sequence[Policy], worlds: Worlds) -> float:
-    """Return what the best answer wins against policies, in the mean of both seats."""
-    return (best_answer(policies, worlds, 0) + best_answer(policies, worlds, 1)) / 2
+    """Return the payoff of the best response to policies, averaged over both seats."""
+    return (best_response(policies, worlds, 0) + best_response(policies, worlds, 1)) / 2
 
 
-def best_answer(policies: Sequence[Policy], worlds: Worlds, seat: int) -> float:
-    """Return the expected return of the best answer to policies in a seat."""
-    return _best(_begun(policies, worlds), seat)
+def best_response(policies: Sequence[Policy], worlds: Worlds, seat: int) -> float:
+    """Return the expected return of the best response to policies in a seat."""
+    return _best_response_value(_initial_nodes(policies, worlds), seat)
 
 
 def expected_return(first: Policy, second: Policy, worlds: Worlds) -> float:
-    """Return the expected return of the first side, of two policies."""
-    nodes, total = _begun([second], worlds), 0.0
+    """Return the expected return of the first policy, in the first seat, against the second."""
+    nodes, total = _initial_nodes([second], worlds), 0.0
     while nodes:
         total += sum(node.weight * node.frames[0].reward for node in nodes)
         nodes = [
@@ -76,14 +76,14 @@ def expected_return(first: Policy, second: Policy, worlds: Worlds) -> float:
 
 
 def choices(policy: Policy, frame: Observation) -> list[tuple[str | None, float]]:
-    """Return what a side does, with probabilities; None if it cannot act."""
+    """Return the possible choices of a side with probabilities; [(None, 1.0)] if it cannot act."""
     if not frame.actions:
         return [(None, 1.0)]
     return [(label, p) for label, p in policy(frame).items() if p > 0]
 
 
 def policy_of(agent: RogueNetAgent, world: Match) -> Policy:
-    """Return the policy of an agent in a world."""
+    """Return the policy of an agent in an environment."""
     [name] = world.action_space()
     labels = world.action_space()[name].labels
 
@@ -95,7 +95,7 @@ def policy_of(agent: RogueNetAgent, world: Match) -> Policy:
     return policy
 
 
-def _begun(policies: Sequence[Policy], worlds: Worlds) -> list[Node]:
+def _initial_nodes(policies: Sequence[Policy], worlds: Worlds) -> list[Node]:
     nodes = []
     for policy, (world, weight) in product(policies, worlds):
         match = copy.deepcopy(world)
@@ -103,46 +103,48 @@ def _begun(policies: Sequence[Policy], worlds: Worlds) -> list[Node]:
     return nodes
 
 
-def _best(nodes: Sequence[Node], seat: int) -> float:
-    """Return what the best answer wins from some states on, weighted by their probabilities."""
+def _best_response_value(nodes: Sequence[Node], seat: int) -> float:
+    """Return the payoff of the best response from some states on, weighted by probability."""
     total, waiting = 0.0, []
     information_sets: dict[str, list[Node]] = {}
     for node in nodes:
-        own = node.frames[seat]
-        total += node.weight * own.reward
-        if not own.done and own.actions:
-            information_sets.setdefault(_seen(own), []).append(node)
-        elif not own.done:
+        frame = node.frames[seat]
+        total += node.weight * frame.reward
+        if not frame.done and frame.actions:
+            information_sets.setdefault(_observation_key(frame), []).append(node)
+        elif not frame.done:
             waiting += _children(node, seat, None)
-    for alike in information_sets.values():
-        [space] = alike[0].match.action_space().values()
+    for information_set in information_sets.values():
+        [space] = information_set[0].match.action_space().values()
         values = []
         for label in space.labels:
-            after = [child for node in alike for child in _children(node, seat, label)]
-            values.append(_best(after, seat))
+            after = [child for node in information_set for child in _children(node, seat, label)]
+            values.append(_best_response_value(after, seat))
         total += max(values)
-    return total + (_best(waiting, seat) if waiting else 0.0)
+    return total + (_best_response_value(waiting, seat) if waiting else 0.0)
 
 
-def _seen(frame: Observation) -> str:
-    """Return all that a side sees, as text."""
-    shown = frame.features.items()
-    return repr(([(name, np.array(rows).tolist()) for name, rows in shown], frame.global_features))
+def _observation_key(frame: Observation) -> str:
+    """Serialize the observation of a side as text."""
+    features = frame.features.items()
+    return repr(
+        ([(name, np.array(rows).tolist()) for name, rows in features], frame.global_features)
+    )
 
 
 def _children(node: Node, seat: int, label: str | None, probability: float = 1.0) -> list[Node]:
-    """Return the states after a choice of one side, for each choice of the other's policy."""
+    """Return the states after a choice of one side, for each choice of the other side's policy."""
     children = []
     for other, p in choices(node.policy, node.frames[1 - seat]):
         match = copy.deepcopy(node.match)
-        taken = (label, other) if seat == 0 else (other, label)
-        frames = match.act(_actions(match, node.frames, taken))
+        labels = (label, other) if seat == 0 else (other, label)
+        frames = match.act(_actions(match, node.frames, labels))
         children.append(Node(match, frames, node.policy, node.weight * p * probability))
     return children
 
 
 def _actions(match: Match, frames: Sequence[Observation], labels: Sequence[str | None]) -> Any:
-    """Return the actions of both sides that take these labels."""
+    """Return the actions of both sides with these labels."""
     spaces = match.obs_space(), match.action_space()
     batch, [(name, space)] = batch_obs(frames, *spaces), spaces[1].items()
     chosen = [space.labels.index(label) for label in labels if label is not None]
@@ -151,17 +153,19 @@ def _actions(match: Match, frames: Sequence[Observation], labels: Sequence[str |
 
 
 def main() -> None:
-    """Print the exploitability of saves."""
+    """Print the exploitability of checkpoints."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("save", nargs="+", help="a run or a save in KuhnPoker or UnevenThrows")
+    parser.add_argument("save", nargs="+", help="a run or checkpoint in KuhnPoker or UnevenThrows")
     for path in parser.parse_args().save:
         spaces = load_agent(path).action_space
         name = next(n for n, w in WORLDS.items() if w[0][0].action_space() == dict(spaces))
         world = WORLDS[name][0][0]
         policy = policy_of(load_agent(path, env=world), world)
-        values = [best_answer([policy], WORLDS[name], seat) for seat in (0, 1)]
-        seats = ", ".join(f"{value:+.4f}" for value in values)
-        print(f"{path}: {name}, exploitability {sum(values) / 2:.4f} (best answers: {seats})")
+        answer_values = [best_response([policy], WORLDS[name], seat) for seat in (0, 1)]
+        seats = ", ".join(f"{value:+.4f}" for value in answer_values)
+        print(
+            f"{path}: {name}, exploitability {sum(answer_values) / 2:.4f} (best responses: {seats})"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Speed and memory of training against a pool, beside play of the agent with itself.
+"""Speed and memory of training against a pool, compared with mirror play.
 
     python benchmarks/selfplay_speed.py [--updates 60] [--results FILE.md]
 
-The runs are in one process and take turns, update by update, so that all have the same neighbours.
-Frames are those of all sides. A ratio is that of the medians of the times of an update.
+The runs alternate update by update in one process, under equal load. Frames of all sides count. A
+ratio compares the median times of an update.
 """
 
 import argparse
@@ -32,51 +32,51 @@ SETTINGS = [
     *("net.d_model=32", "optim.bs=1024", "ppo.ent_coef=0.1", "total_timesteps=1000000000"),
 ]
 IN_PLAY = {1: 1.0, 4: 0.95, 8: 0.85}
-"""Numbers of members in play, and the ratio to reach."""
+"""Numbers of members in play, and the target ratio."""
 MEMBERS = 64
 LARGE = ["net.d_model=144", "net.n_layer=4"]
-"""A network of a million parameters."""
+"""Network of a million parameters."""
 
 
 class Speed(NamedTuple):
     """Times of updates.
 
     Attributes:
-        ms: the median time of an update.
-        of_league_ms: the mean time of draws, results, ratings and snapshots in an update.
+        ms: median time of an update.
+        league_ms: mean time of draws, results, ratings and snapshots per update.
     """
 
     ms: float
-    of_league_ms: float
+    league_ms: float
 
 
 _HOOKS = ("on_update_start", "on_rollout_end", "on_update_end")
-_of_league = 0.0
-"""Seconds that hooks of `SelfPlay` have taken."""
+_league_s = 0.0
+"""Total time of the hooks of `SelfPlay` in seconds."""
 
 
 def _time_hooks() -> None:
-    """Let the hooks of `SelfPlay` add their time to `_of_league`."""
+    """Instrument the hooks of `SelfPlay` to add their time to `_league_s`."""
     for name in _HOOKS:
         setattr(SelfPlay, name, _timed(getattr(SelfPlay, name)))
 
 
 def _timed(hook: Callable[..., None]) -> Callable[..., None]:
     def timed(*args: Any) -> None:
-        global _of_league
+        global _league_s
         start = time.perf_counter()
         hook(*args)
-        _of_league += time.perf_counter() - start
+        _league_s += time.perf_counter() - start
 
     return timed
 
 
 def measure_speed(pool: Path, updates: int) -> dict[str, Speed]:
-    """Let runs with and without a pool take turns.
+    """Measure the speed of alternating runs with and without a pool.
 
     Args:
-        pool: a run with as many opponents as are in play at most.
-        updates: of each run.
+        pool: run with the maximal number of opponents in play.
+        updates: number of updates of each run.
     """
     _time_hooks()
     against = ["selfplay.share=0.5", "selfplay.snapshot_every=0", "selfplay.choose=uniform"]
@@ -95,11 +95,11 @@ def measure_speed(pool: Path, updates: int) -> dict[str, Speed]:
         }
         for i in range(updates + 2):
             for name, trainer in trainers.items():
-                before, start = _of_league, time.perf_counter()
+                before, start = _league_s, time.perf_counter()
                 trainer.step()
                 if i >= 2:  # the first updates are slower
                     took = time.perf_counter() - start
-                    seconds[name].append((took, _of_league - before))
+                    seconds[name].append((took, _league_s - before))
     return {
         name: Speed(
             1000 * statistics.median(whole for whole, _ in times),
@@ -110,20 +110,20 @@ def measure_speed(pool: Path, updates: int) -> dict[str, Speed]:
 
 
 def measure_memory() -> float:
-    """Return the MB that a run with many members of a million parameters has more than without."""
+    """Return the additional memory in MB of a run with many members of a million parameters."""
     with_pool, without = (_resident_apart(case) for case in ("with", "without"))
     return with_pool - without
 
 
 def _resident_apart(case: str) -> float:
-    """Return the memory of a run in a process of its own, in MB."""
+    """Return the memory of a run in a separate process, in MB."""
     command = [sys.executable, __file__, "--resident", case]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.split()[-1])
 
 
 def print_resident(case: str) -> None:
-    """Print the memory of this process after as many updates as there are members."""
+    """Print the memory of this process after one update per member."""
     settings = [*SETTINGS, *LARGE, "rollout.num_envs=32", "rollout.steps=8", "optim.bs=192"]
     if case == "with":
         settings += [f"selfplay.capacity={MEMBERS}", "selfplay.snapshot_every=192"]
@@ -139,12 +139,12 @@ def print_resident(case: str) -> None:
 
 
 def _resident_mb() -> float:
-    """Return the memory of this process."""
+    """Return the resident memory of this process in MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
 
 
 def new_pool(folder: Path, members: int) -> Path:
-    """Train a run with so many opponents."""
+    """Train a run that collects `members` opponents."""
     every = 4 * 128
     settings = [*SETTINGS, "rollout.steps=4", "optim.bs=256", "selfplay.share=0.0"]
     settings += [f"selfplay.snapshot_every={every}", f"data_dir={folder}"]
@@ -159,7 +159,7 @@ def document(speeds: dict[str, Speed], memory_mb: float, updates: int) -> str:
     bars = {f"{count} in play": bar for count, bar in IN_PLAY.items()}
     rows: list[Sequence[str]] = [["run", "ms/update", "ratio", "to reach", "league"]]
     for name, speed in speeds.items():
-        share = speed.of_league_ms / speed.ms
+        share = speed.league_ms / speed.ms
         bar = str(bars.get(name, ""))
         rows.append([name, f"{speed.ms:.1f}", f"{mirror.ms / speed.ms:.3f}", bar, f"{share:.2%}"])
     return "\n".join(

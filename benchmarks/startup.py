@@ -1,11 +1,11 @@
-"""Startup time: of importing the package, and until the first update.
+"""Startup time: import of the package, and time to the first update.
 
     python benchmarks/startup.py [--repeats 5] [--results FILE.md]
 
-Importing `enn_trainer` and its `train` is compared with importing torch alone, in processes that
-take turns; the first update is that of `make demo`, from the start of the command to its first
-line. Each figure is the median, with the smallest and largest. The exit status is 1 if one of them
-is above its bound.
+The import of `enn_trainer` and its `train` is compared with the import of torch alone, in
+alternating processes; the first update is measured from the start of `make demo` to its first line.
+Each figure is the median, with the smallest and largest. The exit status is 1 if one of them
+exceeds its limit.
 """
 
 import argparse
@@ -20,17 +20,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 IMPORT = "import enn_trainer; enn_trainer.train"
-"""Exported names are imported when they are used."""
-MOST_IMPORT = 1.5
-"""Bound of `IMPORT` by `import torch`."""
-MOST_FIRST_UPDATE_S = 4.0
+"""Exported names are imported lazily."""
+MAX_IMPORT_RATIO = 1.5
+"""Maximal time of `IMPORT` relative to `import torch`."""
+MAX_FIRST_UPDATE_S = 4.0
 
 ROOT = Path(__file__).parent.parent
 DEMO = ["--config", str(ROOT / "configs/move_to_origin.ron"), "total_timesteps=600000"]
 
 
 def seconds_to_import(statement: str) -> float:
-    """Measure an import in a process of its own, without the start of the interpreter."""
+    """Measure an import in a separate process, without the startup of the interpreter."""
     code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(done.stdout)
@@ -54,7 +54,7 @@ def seconds_to_first_update() -> float:
         return seconds
 
 
-def in_words(seconds: list[float]) -> str:
+def format_times(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.2f} ({min(seconds):.2f}-{max(seconds):.2f})"
 
 
@@ -69,7 +69,7 @@ def main() -> None:
         "first update of the demo": seconds_to_first_update,
     }
     seconds: dict[str, list[float]] = {name: [] for name in measures}
-    for measure in measures.values():  # files come from the disk once
+    for measure in measures.values():  # warm up the file cache
         measure()
     for _ in range(options.repeats):
         for name, measure in measures.items():
@@ -87,17 +87,17 @@ def main() -> None:
             "",
             "| what | seconds |",
             "| --- | --- |",
-            *(f"| {name} | {in_words(of)} |" for name, of in seconds.items()),
+            *(f"| {name} | {format_times(of)} |" for name, of in seconds.items()),
             "",
-            f"`{IMPORT}` takes {ratio:.2f} times `import torch` (at most {MOST_IMPORT}), "
-            f"the first update comes after {first_s:.1f} s (at most {MOST_FIRST_UPDATE_S:g}).",
+            f"`{IMPORT}` takes {ratio:.2f} times `import torch` (at most {MAX_IMPORT_RATIO}), "
+            f"the first update comes after {first_s:.1f} s (at most {MAX_FIRST_UPDATE_S:g}).",
             "",
         ]
     )
     print(text, end="")
     if options.results:
         options.results.write_text(text)
-    sys.exit(ratio > MOST_IMPORT or first_s > MOST_FIRST_UPDATE_S)
+    sys.exit(ratio > MAX_IMPORT_RATIO or first_s > MAX_FIRST_UPDATE_S)
 
 
 if __name__ == "__main__":

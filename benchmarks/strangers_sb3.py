@@ -1,4 +1,4 @@
-"""Stable-Baselines3's side of `strangers.py`: PPO with its MLP, on vectors of one size."""
+"""Stable-Baselines3's side of `strangers.py`: PPO with its MLP, on vectors of fixed size."""
 
 import inspect
 import time
@@ -23,7 +23,7 @@ from strangers_worlds import Play, World, load
 
 
 class FlatVector:
-    """A `VectorEnv` whose observations are dictionaries with a mask, for `Players`."""
+    """Wrapper of a `VectorEnv` with dictionary observations and an action mask, for `Players`."""
 
     def __init__(self, envs: gymnasium.vector.VectorEnv[Any, Any, Any], seed: int) -> None:
         self._envs = envs
@@ -36,7 +36,7 @@ class FlatVector:
         self.obs = np.concatenate(rows, axis=1)
 
     def step(self, actions: Any) -> Outcome:
-        """Take a step in all environments, whose episodes are never cut off."""
+        """Step all environments; episodes are never truncated."""
         fields, rewards, terminated, truncated, _ = self._envs.step(actions)
         assert not truncated.any()
         self._show(fields)
@@ -44,7 +44,7 @@ class FlatVector:
 
 
 class FlatParallel:
-    """Environments of PettingZoo with an environment for each agent, for `Players`."""
+    """Environments of PettingZoo with one environment per agent, for `Players`."""
 
     def __init__(self, make: Callable[[], ParallelEnv], num_players: int, seed: int) -> None:
         first = make()
@@ -55,13 +55,13 @@ class FlatParallel:
         self.obs = np.stack([row for start in starts for row in start.values()])
 
     def step(self, actions: Any) -> Outcome:
-        """Take a step in all environments; those whose episode ended are reset."""
+        """Step all environments and reset the ones that have ended."""
         parts: list[list[Any]] = [[], [], [], []]
         frames = []
         for world, chosen in zip(self._worlds, actions.reshape(-1, self.sides), strict=True):
             last, *results, _ = world.step(dict(zip(world.agents, chosen.tolist(), strict=True)))
-            for part, of_agents in zip(parts, [*results, last], strict=True):
-                part += of_agents.values()
+            for part, values in zip(parts, [*results, last], strict=True):
+                part += values.values()
             frames += (last if world.agents else world.reset()[0]).values()
         self.obs = np.stack(frames)
         rewards, terminated, truncated, rows = map(np.array, parts)
@@ -88,14 +88,14 @@ class Curve(BaseCallback):
 
 
 def make_envs(world: World, num_envs: int, seed: int, kwargs: dict[str, Any]) -> VecEnv:
-    """Return the environments of vectors of a world."""
+    """Create vector environments."""
     flat = load(world.flat)
     if inspect.isclass(flat):
         return VecMonitor(Players(flat(num_players=num_envs, seed=seed, **kwargs)))
-    one = flat(**kwargs)
-    if isinstance(one, gymnasium.vector.VectorEnv):
+    first = flat(**kwargs)
+    if isinstance(first, gymnasium.vector.VectorEnv):
         return VecMonitor(Players(FlatVector(flat(num_envs=num_envs, **kwargs), seed)))
-    if isinstance(one, ParallelEnv):
+    if isinstance(first, ParallelEnv):
         return VecMonitor(Players(FlatParallel(partial(flat, **kwargs), num_envs, seed)))
     return make_vec_env(flat, num_envs, seed=seed, env_kwargs=kwargs)
 

@@ -1,4 +1,4 @@
-"""Worlds and settings of `strangers.py`."""
+"""Environments and settings of `strangers.py`."""
 
 import functools
 import importlib
@@ -16,14 +16,14 @@ sys.path.insert(0, str(Path(__file__).parent / "strangers"))
 
 
 class Play(NamedTuple):
-    """Arguments of the environment in which trained agents play.
+    """Arguments of an evaluation environment.
 
     Attributes:
-        name: of a row of the table.
-        kwargs: of the environment, where they are not those of training.
-        scale: factor of the mean return of an agent, such as the number of agents in a world.
-        best_of: the number of episodes of which the best one counts as well; None for many
-            episodes, whose mean counts.
+        name: name of a row of the table.
+        kwargs: arguments that differ from training.
+        scale: factor of an agent's mean return, such as the number of agents.
+        best_of: number of episodes of which the best one is reported as well; None for many
+            episodes and their mean.
     """
 
     name: str
@@ -33,24 +33,24 @@ class Play(NamedTuple):
 
 
 class World(NamedTuple):
-    """A world, and the settings with which each side learns it.
+    """An environment, and the training settings of each side.
 
     Attributes:
-        name: a unique name.
-        entities: "module:name" of the environment of entities.
-        flat: "module:name" of the environment of vectors: a function that returns an environment
-            of Gymnasium, one of PettingZoo or, given `num_envs`, a `VectorEnv`; or a class such as
+        name: unique name.
+        entities: "module:name" of the environment with entities.
+        flat: "module:name" of the vector environment: a function that returns an environment of
+            Gymnasium, of PettingZoo or, given `num_envs`, a `VectorEnv`; or a class such as
             `FlatForaging`.
-        needs: the modules of other projects.
-        frames: of training, on both sides.
-        plays: the first is as in training.
-        ours: changes of the configuration.
-        sb3: arguments of PPO of Stable-Baselines3, and "n_envs".
-        kwargs: of the environment.
-        is_masked: Stable-Baselines3 sees masks, with MaskablePPO.
+        needs: required third-party modules.
+        frames: number of training frames of both sides.
+        plays: evaluations; the first is as in training.
+        ours: overrides of the configuration.
+        sb3: arguments of Stable-Baselines3's PPO, and "n_envs".
+        kwargs: arguments of the environment.
+        is_masked: True if Stable-Baselines3 uses masks, with MaskablePPO.
         config: file in `configs/`, without ".ron".
-        episodes: to play, at least; as many in each of `num_envs` environments.
-        num_envs: to play in; a multiple of all numbers of agents.
+        episodes: minimal number of evaluation episodes, equally many in each environment.
+        num_envs: number of evaluation environments; a multiple of all numbers of agents.
     """
 
     name: str
@@ -68,7 +68,7 @@ class World(NamedTuple):
     num_envs: int = 60
 
     def missing(self, sides: Sequence[str]) -> list[str]:
-        """Return the modules that are not installed and that these sides need."""
+        """Return the missing modules that these sides need."""
         needs = [*self.needs, *SB3_NEEDS * ("sb3" in sides)]
         return not_installed(needs)
 
@@ -79,15 +79,15 @@ def not_installed(modules: Sequence[str]) -> list[str]:
 
 
 def load(name: str) -> Any:
-    """Return what "module:name" names in `strangers/`."""
+    """Load "module:name" from `strangers/`."""
     module, _, attribute = name.partition(":")
     return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
 
 
-# Both sides have as many environments, steps, minibatches and epochs, and the same discount. Rates,
-# coefficients and networks are their own. All that is not named has the default of its library.
+# Both sides use the same number of environments, steps, minibatches and epochs, and the same
+# discount. Rates, coefficients and networks differ. Everything else is the default of each library.
 
-# rl-zoo has these for the worlds of MiniGrid, with 8 environments.
+# Settings of rl-zoo for MiniGrid, with 8 environments.
 GRID = {"n_envs": 8, "n_steps": 256, "batch_size": 64, "n_epochs": 10, "learning_rate": 2.5e-4}
 OUR_GRID = (
     "rollout.num_envs=8",
@@ -100,7 +100,7 @@ OUR_GRID = (
     "net.n_layer=1",
     *relpos(6, "row", "column"),
 )
-# Many environments and large minibatches, for worlds that are fast.
+# Many environments and large minibatches, for fast environments.
 MANY = {"n_envs": 64, "n_steps": 64, "batch_size": 512, "n_epochs": 4, "learning_rate": 1e-3}
 OUR_MANY = (
     "rollout.num_envs=64",
@@ -111,9 +111,9 @@ OUR_MANY = (
     "ppo.ent_coef=0.01",
     "net.n_layer=1",
 )
-# The settings of `configs/foraging_8x8.ron`, to which ours adds a network for the values, as
-# Stable-Baselines3 has one; and of `configs/foraging_10x10.ron`, but for the rate: of .001, .002
-# and .003 each side has the best one.
+# The settings of `configs/foraging_8x8.ron`, where ours has a separate value network like
+# Stable-Baselines3; and of `configs/foraging_10x10.ron`, except for the rate: the best of .001,
+# .002 and .003 for each side.
 FORAGING = {
     "n_steps": 32,
     "n_epochs": 4,
@@ -176,7 +176,7 @@ WORLDS = [
             "rollout.num_envs=96",
             "optim.bs=768",
             "ppo.gamma=0.95",
-            "vf_net.n_layer=1",  # a network for the values, as Stable-Baselines3 has one
+            "vf_net.n_layer=1",  # a separate value network, like Stable-Baselines3
         ),
         {**MANY, "n_envs": 96, "batch_size": 768, "gamma": 0.95, "ent_coef": 0.01},
     ),

@@ -3,8 +3,8 @@
     python benchmarks/structure.py [BEFORE [AFTER]] [--list]
 
 BEFORE and AFTER are folders of checkouts, or commits; without them this checkout is measured.
-`--list` adds the names behind the counts of the last column. The code is parsed, never imported,
-but for the files of an update: one of `Xor` is run, and its calls are followed.
+`--list` prints the names behind the counts of the last column. The code is parsed, not imported,
+except for the files of an update: one update of `Xor` is run and traced.
 """
 
 import argparse
@@ -35,10 +35,7 @@ from structure_code import (
     span_of,
 )
 from structure_counts import (
-    NOT_NAMES,
-    NOT_WORDS,
     PER_FRAME_WORDS,
-    assigned_names,
     batch_methods,
     circles_of_typescript,
     code_lines_by_folder,
@@ -52,6 +49,7 @@ from structure_counts import (
     reached,
     starred_locals,
 )
+from structure_language import docstrings_share, names_share
 from structure_limits import FOLDERS, LIMITS, SLACK
 
 ROOT = Path(__file__).parent.parent
@@ -62,7 +60,7 @@ FOLLOWED = Path(__file__).with_name("followed_update.py")
 
 
 def update_path(root: Path) -> list[str]:
-    """Return the files of the packages whose functions an update of `Xor` calls.
+    """Return the files of the packages that are executed by an update of `Xor`.
 
     Raises:
         CalledProcessError: the update fails.
@@ -85,21 +83,21 @@ class Measure(NamedTuple):
     """A row of the table.
 
     Attributes:
-        name: of the measure.
-        value: what a limit bounds.
-        shown: in the table; "" for the value.
-        items: the names behind it.
+        name: name of the measure.
+        value: value that a limit bounds.
+        label: text in the table; "" for the value.
+        items: names behind the value.
     """
 
     name: str
     value: float
-    shown: str
+    label: str
     items: list[str]
 
     @property
     def text(self) -> str:
-        """The value as the table shows it."""
-        return self.shown or f"{self.value:,g}"
+        """Value as displayed in the table."""
+        return self.label or f"{self.value:,g}"
 
 
 def measure(root: Path) -> list[Measure]:
@@ -124,7 +122,7 @@ def _sizes(root: Path, modules: list[Module]) -> Iterator[Measure]:
     file_lines, file = max((len(m.text.splitlines()), m.path) for m in modules)
     yield Measure("longest file, lines", file_lines, f"{file_lines} ({file})", [])
 
-    # The lines of a function are those of its code, without docstring, comments and blanks.
+    # Count the code lines of functions, without docstrings, comments and blanks.
     lengths = sorted(
         (len(m.code_lines.intersection(span_of(f))), name)
         for m in modules
@@ -144,8 +142,8 @@ def _sizes(root: Path, modules: list[Module]) -> Iterator[Measure]:
     many = above(MAX_ATTRIBUTES, attributes)
     yield Measure(f"classes of more than {MAX_ATTRIBUTES} attributes", len(many), "", many)
     once, count = private_functions_called_once(modules), len(lengths)
-    shown = f"{len(once)} of {count} functions"
-    yield Measure("private functions called once", len(once), shown, once)
+    text = f"{len(once)} of {count} functions"
+    yield Measure("private functions called once", len(once), text, once)
 
 
 def _imports(root: Path, modules: list[Module]) -> Iterator[Measure]:
@@ -170,8 +168,8 @@ def _imports(root: Path, modules: list[Module]) -> Iterator[Measure]:
     yield Measure(name, len(optional), "", optional)
     written = batch_methods(modules)
     num_files = len({name.partition(":")[0] for name in written})
-    shown = f"{len(written)} in {num_files} files"
-    yield Measure("methods cat, take and slice", len(written), shown, written)
+    text = f"{len(written)} in {num_files} files"
+    yield Measure("methods cat, take and slice", len(written), text, written)
     places = looks_into_parts(modules)
     yield Measure("places that look into the parts of a state", len(places), "", places)
     starred = starred_locals(modules)
@@ -179,16 +177,13 @@ def _imports(root: Path, modules: list[Module]) -> Iterator[Measure]:
 
 
 def _language(modules: list[Module]) -> Iterator[Measure]:
-    names = [(m.path, name, line) for m in modules for name, line in assigned_names(m)]
-    bad = [f"{path}:{line}: {name}" for path, name, line in names if NOT_NAMES.fullmatch(name)]
-    share = 100 * len(bad) / max(len(names), 1)
-    yield Measure("names that are pronouns or participles, %", share, f"{share:.1f}", bad)
-    docstrings = [(m.path, line, text) for m in modules for line, text in m.docstrings]
-    wordy = [f"{path}:{line}" for path, line, text in docstrings if NOT_WORDS.search(text)]
-    share = 100 * len(wordy) / max(len(docstrings), 1)
-    yield Measure(
-        "docstrings with who, whose, of which and the like, %", share, f"{share:.1f}", wordy
-    )
+    bad = names_share(modules)
+    share = bad.per(100)
+    yield Measure("names that are pronouns or participles, %", share, f"{share:.1f}", bad.places)
+    bad = docstrings_share(modules)
+    share = bad.per(100)
+    name = "docstrings with who, whose, of which and the like, %"
+    yield Measure(name, share, f"{share:.1f}", bad.places)
     openers = [place for module in modules for place in bad_openers(module)]
     name = "docstrings that open with a question word or pronoun"
     yield Measure(name, len(openers), "", openers)
@@ -198,20 +193,20 @@ def _language(modules: list[Module]) -> Iterator[Measure]:
 
 def beyond_limits(root: Path) -> list[str]:
     """Return a message for each measure and folder above its limit, and for folders without one."""
-    found = []
+    messages = []
     for name, value, _, items in measure(root):
         if value > LIMITS.get(name, value):
             names = "".join(f"\n    {item}" for item in items)
-            found.append(f"{name}: expected at most {LIMITS[name]:g}, got {value:g}{names}")
+            messages.append(f"{name}: expected at most {LIMITS[name]:g}, got {value:g}{names}")
     for folder, lines in code_lines_by_folder(read_modules(root)).items():
         limit = FOLDERS.get(folder)
         if limit is None or lines > limit * SLACK:
-            found.append(f"{folder}: expected at most {limit} lines and 3% more, got {lines}")
-    return found
+            messages.append(f"{folder}: expected at most {limit} lines and 3% more, got {lines}")
+    return messages
 
 
 def checkout(where: str, stack: ExitStack) -> Path:
-    """Return the folder of a checkout; of a commit, one that it is exported into."""
+    """Return the folder of a checkout; a commit is exported into a temporary one."""
     if Path(where).is_dir():
         return Path(where)
     archive = subprocess.run(

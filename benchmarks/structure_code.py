@@ -1,4 +1,4 @@
-"""Parsed modules of a checkout, and what is counted in them."""
+"""Parsed modules of a checkout, and counts of their contents."""
 
 import ast
 import io
@@ -14,16 +14,16 @@ from structure_limits import EXCEPTIONS
 
 PACKAGES = ("entity_env", "rogue_net", "enn_trainer")
 OPENERS = re.compile(r"\W*(what|whether|how|which|where|who|whose|that|those|of|as)\b", re.I)
-"""Openers of docstrings that begin with neither a verb nor a noun."""
+"""Words that docstrings should not start with: neither a verb nor a noun."""
 ACTION_KINDS = re.compile(
     r"(Vec)?(Global)?(Categorical|SelectEntity)(Action|ActionSpace|ActionMask|Head)"
     "|GlobalChooser|EntityChooser|Selector"
 )
-"""Names of the classes of which there is one for each kind of action."""
+"""Names of the classes that exist once per kind of action."""
 
 
 class Module:
-    """A parsed file; its path is relative to the checkout."""
+    """Parsed file; its path is relative to the checkout."""
 
     def __init__(self, root: Path, path: Path) -> None:
         self.path = str(path.relative_to(root))
@@ -35,7 +35,7 @@ class Module:
         self.functions = [(n, d) for n, d in definitions if not isinstance(d, ast.ClassDef)]
         self.classes = [(n, d) for n, d in definitions if isinstance(d, ast.ClassDef)]
         strings = [node.value for node in self.nodes if isinstance(node, ast.Expr)]
-        # Every string that is a statement: also those below attributes.
+        # Every string statement, including the docstrings of variables.
         self.docstrings = [
             (string.lineno, string.value.strip())
             for string in strings
@@ -60,7 +60,7 @@ def span_of(node: ast.stmt | ast.expr) -> range:
 
 
 def _code_lines(text: str, documented: set[int]) -> tuple[set[int], int]:
-    """Return the lines that hold code, and how many hold a comment alone."""
+    """Return the lines of code, and the number of lines that contain only a comment."""
     code, comments = set[int](), set[int]()
     layout = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -78,13 +78,13 @@ def read_modules(root: Path) -> list[Module]:
 
 
 def bad_openers(module: Module) -> list[str]:
-    """Return the docstrings that open with one of `OPENERS`, with their places."""
+    """Return the docstrings that start with one of `OPENERS`, with their locations."""
     bad = [(line, text) for line, text in module.docstrings if OPENERS.match(text)]
     return [f"{module.path}:{line}: {text.splitlines()[0]}" for line, text in bad]
 
 
 def num_parameters(function: ast.FunctionDef) -> int:
-    """Return the number of parameters of a function without `self` or `cls`."""
+    """Return the number of parameters of a function, without `self` or `cls`."""
     args = function.args
     named = [a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
     starred = (args.vararg is not None) + (args.kwarg is not None)
@@ -94,28 +94,30 @@ def num_parameters(function: ast.FunctionDef) -> int:
 def num_attributes(node: ast.ClassDef) -> int:
     """Return the number of fields of a dataclass or tuple, and of names assigned on `self`."""
     decorators = {ast.unparse(d).partition("(")[0] for d in node.decorator_list}
-    found = set()
+    fields = set()
     if "dataclass" in decorators or "NamedTuple" in map(ast.unparse, node.bases):
-        found = {ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}
+        fields = {ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}
     attributes = [n for n in ast.walk(node) if isinstance(n, ast.Attribute)]
     assigned = [n for n in attributes if isinstance(n.ctx, ast.Store)]
-    return len(found | {n.attr for n in assigned if ast.unparse(n.value) == "self"})
+    return len(fields | {n.attr for n in assigned if ast.unparse(n.value) == "self"})
 
 
 def above(limit: int, counts: Sequence[tuple[str, int]]) -> list[str]:
-    """Return the names whose counts are above a limit, without the `EXCEPTIONS`."""
-    found = [(name, count) for name, count in counts if count > limit]
-    found = [(n, c) for n, c in found if not any(fnmatch(n, pattern) for pattern in EXCEPTIONS)]
-    return [f"{name} ({count})" for name, count in sorted(found, key=lambda one: -one[1])]
+    """Return the names with counts above a limit, except `EXCEPTIONS`."""
+    exceeding = [(name, count) for name, count in counts if count > limit]
+    exceeding = [
+        (n, c) for n, c in exceeding if not any(fnmatch(n, pattern) for pattern in EXCEPTIONS)
+    ]
+    return [f"{name} ({count})" for name, count in sorted(exceeding, key=lambda one: -one[1])]
 
 
 def kind_checks(module: Module) -> list[str]:
-    """Return the places that ask for the kind of an action, outside the module of that kind."""
+    """Return the locations of checks for the kind of an action, outside the module of that kind."""
     if module.path.startswith("entity_env/examples/"):
         return []
     imports = [a for n in module.nodes if isinstance(n, ast.ImportFrom) for a in n.names]
     kinds = {a.asname or a.name for a in imports if ACTION_KINDS.fullmatch(a.name)}
-    found = []
+    places = []
     for node in module.nodes:
         match node:
             case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, classes]):
@@ -127,12 +129,12 @@ def kind_checks(module: Module) -> list[str]:
             case _:
                 continue
         if kinds & {name.id for name in ast.walk(pattern) if isinstance(name, ast.Name)}:
-            found.append(f"{module.path}:{pattern.lineno}")
-    return found
+            places.append(f"{module.path}:{pattern.lineno}")
+    return places
 
 
 def private_functions_called_once(modules: list[Module]) -> list[str]:
-    """Return the private functions whose name is used once in their package."""
+    """Return the private functions that are referenced once in their package."""
     uses = Counter[tuple[str, str]]()
     for module in modules:
         names = [n.id for n in module.nodes if isinstance(n, ast.Name)]
@@ -144,7 +146,7 @@ def private_functions_called_once(modules: list[Module]) -> list[str]:
 
 
 def c_code_lines(text: str) -> int:
-    """Return the number of lines of C that are neither blank nor comment."""
+    """Return the number of lines of C code, without blank lines and comments."""
     strings_and_comments = r'("(?:\\.|[^"\\])*")|/\*.*?\*/|//[^\n]*'
-    kept = re.sub(strings_and_comments, lambda m: m[1] or "", text, flags=re.DOTALL)
-    return sum(bool(line.strip()) for line in kept.splitlines())
+    code = re.sub(strings_and_comments, lambda m: m[1] or "", text, flags=re.DOTALL)
+    return sum(bool(line.strip()) for line in code.splitlines())

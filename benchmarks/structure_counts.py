@@ -1,4 +1,4 @@
-"""Counts of the structure that compare modules, names and words."""
+"""Structure metrics that compare modules, names and words."""
 
 import ast
 import io
@@ -13,16 +13,16 @@ from structure_code import Module
 from structure_limits import LAYERS
 
 TAKE_ANY = {"zip", "print", "map", "chain", "product", "min", "max", "union", "join", "partial"}
-"""Functions of Python that take any number of arguments."""
+"""Functions of Python with any number of arguments."""
 PER_FRAME_WORDS = ("numbers", "kinds", "identity", "past")
-"""Names of kinds of per-frame data that belong to the modules of these."""
+"""Names of per-frame data that should be used only in their own modules."""
 HOMES = {
     "numbers": ("continuous", "numbers", "gaussian"),
     "kinds": ("kinds", "columns", "mapping", "observation.py"),
     "identity": ("identity", "mapping", "memor"),
     "past": ("past", "memor", "recall"),
 }
-"""Parts of the paths of those modules."""
+"""Path fragments of those modules."""
 CORE = (
     "experience/players.py",
     "experience/collector.py",
@@ -30,22 +30,13 @@ CORE = (
     "evaluation/evaluation.py",
     "evaluation/evaluator.py",
 )
-"""Modules of enn_trainer whose conditions on optional features are counted."""
+"""Modules of enn_trainer in which conditions on optional features are counted."""
 BATCH_METHODS = {"cat", "take", "slice"}
-NOT_NAMES = re.compile(
-    r"(own|told|about|found|given|shown|taken|kept|others|theirs|beside|anew|whose|here|there|known"
-    r"|one|of_\w+)"
-)
-"""Names that are pronouns or participles."""
-NOT_WORDS = re.compile(
-    r"\b(who|whose|those of|of which|told|anew|beside|elsewhere|so many|as many as|what is)\b", re.I
-)
-"""Words of docstrings that no colleague would search for."""
 LONG_FUNCTION = 40
 
 
 def layer_of(path: str) -> str | None:
-    """Return the layer of a file of enn_trainer, None for a file elsewhere."""
+    """Return the layer of a file of enn_trainer; None for other files."""
     package, _, inside = path.partition("/")
     if package != "enn_trainer":
         return None
@@ -54,25 +45,25 @@ def layer_of(path: str) -> str | None:
 
 
 def imported(module: Module, names: Mapping[str, Module], at_top: bool = False) -> set[str]:
-    """Return the dotted names of the modules that a module imports.
+    """Return the dotted names of the modules imported by a module.
 
     Args:
         module: the module.
         names: all modules by dotted name.
-        at_top: only imports that run as the module is imported.
+        at_top: True to count only imports that run when the module is imported.
     """
     nodes: Any = module.nodes
     if at_top:
         nodes = list(_statements_at_top(module.nodes[0]))
-    found: set[str] = set()
+    names_imported: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                found.add(full if full in names else node.module)
+                names_imported.add(full if full in names else node.module)
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found & names.keys()
+            names_imported |= {alias.name for alias in node.names}
+    return names_imported & names.keys()
 
 
 def _statements_at_top(node: ast.AST) -> Iterator[ast.AST]:
@@ -86,7 +77,7 @@ def _statements_at_top(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports_up(modules: Sequence[Module]) -> list[str]:
-    """Return the pairs of layers of which the lower one imports the higher one."""
+    """Return the pairs of layers with imports from the lower to the higher one."""
     names, order = {m.dotted: m for m in modules}, list(LAYERS)
     pairs = Counter[tuple[str, str]]()
     for module in modules:
@@ -99,7 +90,7 @@ def imports_up(modules: Sequence[Module]) -> list[str]:
 
 
 def reached(modules: Sequence[Module], start: str) -> list[str]:
-    """Return the modules that importing one of them runs, packages' `__init__` included."""
+    """Return the modules executed by importing one of them, including `__init__` of packages."""
     names = {m.dotted: m for m in modules}
     below, queue = set[str](), [start] if start in names else []
     while queue:
@@ -113,40 +104,40 @@ def reached(modules: Sequence[Module], start: str) -> list[str]:
 
 
 def modules_below(modules: Sequence[Module], start: str) -> list[str]:
-    """Return the paths that a module imports, directly or not, without files `__init__.py`."""
+    """Return the paths of the transitive imports of a module, without `__init__.py` files."""
     names = {module.dotted: module for module in modules if "__init__" not in module.path}
     below, queue = set[str](), [module for module in modules if module.path == start]
     while queue:
-        found = [names[name] for name in imported(queue.pop(), names)]
-        new = [module for module in found if module.path not in below]
+        imports = [names[name] for name in imported(queue.pop(), names)]
+        new = [module for module in imports if module.path not in below]
         below |= {module.path for module in new}
         queue += new
     return sorted(below - {start})
 
 
 def starred_locals(modules: Sequence[Module]) -> list[str]:
-    """Return the calls that are given a starred name, except by functions that take any number."""
-    takers = {
+    """Return the calls with a starred name as argument, except of variadic functions."""
+    variadic = {
         name.rpartition(":")[2].rpartition(".")[2]
         for module in modules
         for name, function in module.functions
         if function.args.vararg is not None
     } | TAKE_ANY
-    found = []
+    calls = []
     for module in modules:
         for node in module.nodes:
             if not isinstance(node, ast.Call):
                 continue
             starred = [a for a in node.args if isinstance(a, ast.Starred)]
             callee = ast.unparse(node.func).rpartition(".")[2]
-            if any(isinstance(a.value, ast.Name) for a in starred) and callee not in takers:
-                found.append(f"{module.path}:{node.lineno}: {ast.unparse(node)[:80]}")
-    return found
+            if any(isinstance(a.value, ast.Name) for a in starred) and callee not in variadic:
+                calls.append(f"{module.path}:{node.lineno}: {ast.unparse(node)[:80]}")
+    return calls
 
 
 def files_naming(modules: Sequence[Module], word: str) -> list[str]:
-    """Return the files that use a name of per-frame data, without the modules of it."""
-    found = []
+    """Return the files that use a name of per-frame data outside its modules."""
+    paths = []
     for module in modules:
         if "/examples/" in module.path or any(home in module.path for home in HOMES[word]):
             continue
@@ -154,13 +145,13 @@ def files_naming(modules: Sequence[Module], word: str) -> list[str]:
         names |= {n.attr for n in module.nodes if isinstance(n, ast.Attribute)}
         names |= {n.arg for n in module.nodes if isinstance(n, ast.arg | ast.keyword) and n.arg}
         if word in names:
-            found.append(module.path)
-    return found
+            paths.append(module.path)
+    return paths
 
 
 def conditions(modules: Sequence[Module]) -> list[str]:
     """Return the conditions on optional features in the modules of `CORE`."""
-    found = []
+    places = []
     for module in modules:
         if module.path not in {f"enn_trainer/{path}" for path in CORE}:
             continue
@@ -171,19 +162,19 @@ def conditions(modules: Sequence[Module]) -> list[str]:
             )
             is_size = isinstance(node, ast.Compare) and "group.size" in text
             if is_none or is_size or text.startswith("isinstance("):
-                found.append(f"{module.path}:{node.lineno}: {text}")
-    return found
+                places.append(f"{module.path}:{node.lineno}: {text}")
+    return places
 
 
 def batch_methods(modules: Sequence[Module]) -> list[str]:
-    """Return the methods and functions that cut or join batches."""
+    """Return the methods and functions that split or concatenate batches."""
     names = [name for module in modules for name, _ in module.functions]
     return [n for n in names if re.split(r"[.:]", n)[-1] in BATCH_METHODS]
 
 
 def looks_into_parts(modules: Sequence[Module]) -> list[str]:
-    """Return the places that take a part of the state by its name."""
-    found = []
+    """Return the locations that access a part of the state by name."""
+    places = []
     for module in modules:
         for node in module.nodes:
             match node:
@@ -199,39 +190,21 @@ def looks_into_parts(modules: Sequence[Module]) -> list[str]:
                     pass
                 case _:
                     continue
-            found.append(f"{module.path}:{node.lineno}: {ast.unparse(node)}")
-    return found
-
-
-def assigned_names(module: Module) -> list[tuple[str, int]]:
-    """Return the names that are assigned outside comprehensions, with their lines."""
-    in_comprehensions = {
-        id(name)
-        for node in module.nodes
-        if isinstance(node, ast.comprehension)
-        for name in ast.walk(node.target)
-    }
-    names = [
-        (n.id, n.lineno)
-        for n in module.nodes
-        if isinstance(n, ast.Name)
-        and isinstance(n.ctx, ast.Store)
-        and not (n.id == "one" and id(n) in in_comprehensions)
-    ]
-    return names + [(n.arg, n.lineno) for n in module.nodes if isinstance(n, ast.arg)]
+            places.append(f"{module.path}:{node.lineno}: {ast.unparse(node)}")
+    return places
 
 
 def long_without_heading(modules: Sequence[Module]) -> list[str]:
-    """Return the functions of more than `LONG_FUNCTION` lines without a comment of its own line."""
-    found = []
+    """Return the functions of more than `LONG_FUNCTION` lines without a comment line."""
+    functions = []
     for module in modules:
         comments = _comment_lines(module.text)
         for name, function in module.functions:
             span = range(function.lineno, (function.end_lineno or function.lineno) + 1)
             lines = len(module.code_lines.intersection(span))
             if lines > LONG_FUNCTION and comments.isdisjoint(span):
-                found.append(f"{name} ({lines})")
-    return found
+                functions.append(f"{name} ({lines})")
+    return functions
 
 
 def _comment_lines(text: str) -> set[int]:
@@ -242,7 +215,7 @@ def _comment_lines(text: str) -> set[int]:
 
 
 def num_tokens(modules: Sequence[Module]) -> int:
-    """Return the number of tokens of code, without comments, docstrings and layout."""
+    """Return the number of code tokens, without comments, docstrings and layout."""
     layout = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT}
     layout.add(tokenize.ENDMARKER)
     return sum(
@@ -253,10 +226,10 @@ def num_tokens(modules: Sequence[Module]) -> int:
 
 
 def circles_of(edges: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return the groups of nodes that reach each other, of more than one node.
+    """Return the strongly connected components with more than one node.
 
     Args:
-        edges: the nodes that each node leads to.
+        edges: successors of each node.
     """
     reach: dict[str, set[str]] = {}
     for start in edges:
@@ -275,7 +248,7 @@ def circles_of(edges: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def circles_of_typescript(root: Path) -> list[list[str]]:
-    """Return the groups of files of the page that import each other; types do not count."""
+    """Return the import cycles of the page's files; type imports are ignored."""
     edges = defaultdict[str, set[str]](set)
     for file in sorted((root / "enn_trainer/viewer/page/src").glob("*.ts")):
         pattern = r'^import (?!type\b)[^;]*?from "\./([\w-]+)\.js"'
@@ -284,7 +257,7 @@ def circles_of_typescript(root: Path) -> list[list[str]]:
 
 
 def code_lines_by_folder(modules: Sequence[Module]) -> dict[str, int]:
-    """Return the lines of code of each folder."""
+    """Return the number of code lines of each folder."""
     lines = Counter[str]()
     for module in modules:
         lines[module.path.rpartition("/")[0]] += len(module.code_lines)

@@ -1,4 +1,4 @@
-"""Small environments with a fault that keeps an agent from learning, or without it."""
+"""Small environments with or without a fault that prevents learning."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,15 +20,15 @@ from entity_env.testing import Identity
 
 
 class Corridor(PlainState, Environment):
-    """A corridor of doors: go when the light is green, which it is one time in ten.
+    """Corridor of doors: go when the light is green, in one of ten frames.
 
-    To go at another time ends the episode with -1; to pass the last door pays 1.
+    Going at another time ends the episode with -1; passing the last door pays 1.
 
     Args:
-        cells: number of entities that say nothing.
+        cells: number of uninformative entities.
         doors: number of doors.
         green: share of the frames in which the light is green.
-        limit: steps after which an episode is cut off.
+        limit: number of steps until truncation.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class Corridor(PlainState, Environment):
 
 
 class Lock(PlainState, Environment):
-    """A lock that opens after eight right choices of four; a wrong one leads back to the first.
+    """Lock that opens after eight right choices of four; a wrong one resets it.
 
     Args:
-        limit: steps after which an episode is cut off.
+        limit: number of steps until truncation.
         prize: reward for the open lock.
         progress: reward for each place gained, subtracted for each place lost.
         wage: reward of every step.
-        anywhere: episodes begin at a random place instead of the first one.
-        ends: episodes end; otherwise the open lock is closed again.
+        anywhere: True to start episodes at a random place instead of the first one.
+        ends: True if episodes end; otherwise the open lock is closed again.
     """
 
     RIGHT = (2, 0, 3, 3, 1, 2, 0, 1)
@@ -130,10 +130,10 @@ class Lock(PlainState, Environment):
 
 
 class Turns(Identity):
-    """`Identity` in which the mark may be named in the last of several frames.
+    """`Identity` where the mark may be named only in the last of several frames.
 
     Args:
-        wait: frames before it, in which nobody may act.
+        wait: number of earlier frames without actors.
     """
 
     def __init__(self, wait: int = 0) -> None:
@@ -156,10 +156,10 @@ class Turns(Identity):
 
 
 class Noisy(Identity):
-    """`Identity` in which luck decides most of the reward.
+    """`Identity` with a mostly random reward.
 
     Args:
-        share: reward of the right word, beside 1 or -1 by luck.
+        share: reward of the right word, in addition to a random 1 or -1.
     """
 
     def __init__(self, share: float = 0.2) -> None:
@@ -173,9 +173,9 @@ class Noisy(Identity):
 
 
 class Gate(PlainState, Environment):
-    """Forward pays 1 where the gate is open, one time in ten, and costs 1 where it is not.
+    """Forward pays 1 if the gate is open, in one of ten frames, and -1 otherwise.
 
-    Without the gate in sight the best is to turn left or right, whatever is seen.
+    If the gate is not observed, the best action is left or right.
     """
 
     def __init__(self, shown: bool = True) -> None:
@@ -206,7 +206,7 @@ class Gate(PlainState, Environment):
 
 
 class Luck(PlainState, Environment):
-    """A coin that lands at the end of four steps, whatever is done; its side is shown or not."""
+    """Coin that lands after four steps, independent of actions; its side is observed or not."""
 
     def __init__(self, shown: bool = True) -> None:
         self.shown = shown
@@ -235,7 +235,7 @@ class Luck(PlainState, Environment):
 
 
 class Marked(Identity):
-    """`Identity` with a mark that never changes, beside the one to name or instead of it."""
+    """`Identity` with a constant mark, in addition to the informative one or instead of it."""
 
     def __init__(self, shown: bool = True) -> None:
         self.shown = shown
@@ -257,12 +257,12 @@ class Marked(Identity):
 
 
 class Steps(PlainState, Environment):
-    """Random rewards of `scale`, in episodes of some steps or without an end.
+    """Random rewards of `scale`, in episodes of some steps or without end.
 
     Args:
-        length: steps of an episode; 0 for no end.
-        scale: the largest reward.
-        every: only one frame of this many has actors.
+        length: number of steps per episode; 0 for no end.
+        scale: largest reward.
+        every: one of `every` frames has actors.
         cost: subtracted from all rewards.
     """
 

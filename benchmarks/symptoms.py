@@ -1,11 +1,11 @@
-"""Runs with the symptoms of `docs/it-does-not-learn.md`, and the same with the fault mended.
+"""Runs with the symptoms of `docs/it-does-not-learn.md`, with and without the fault.
 
     python benchmarks/symptoms.py [SYMPTOM ...] [--seeds 3] [--jobs 2] [--results FILE.md]
 
-Every case of a symptom is trained with each seed in a process of its own, with one thread, in
-seconds. Runs that are done are kept as JSON lines beside the table and are not repeated: delete the
-lines of a run to train it again. The table, a picture and the examples on the page are written
-from all that are kept.
+Every case of a symptom is trained with each seed in a separate process with one thread, in seconds.
+Finished runs are stored as JSON lines next to the table and are not repeated: delete the lines of a
+run to train it again. The table, a figure and the examples on the page are generated from all
+stored runs.
 """
 
 import argparse
@@ -33,9 +33,9 @@ from enn_trainer import StateManager, train
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/it-does-not-learn.md"
 PART = 0.1
-"""Share of the updates that a metric is the mean of: the last ones, or the first ones."""
+"""Fraction of updates over which a metric is averaged: the last ones, or the first ones."""
 FIRST = "first "
-"""Prefix of columns with the mean of the first updates."""
+"""Prefix of columns averaged over the first updates."""
 SMALL = (
     *("rollout.num_envs=128", "rollout.steps=8", "optim.bs=256", "optim.update_epochs=3"),
     *("optim.lr=0.005", "ppo.ent_coef=0.02", "net.d_model=16", "net.n_layer=1"),
@@ -43,29 +43,29 @@ SMALL = (
 
 
 class Case(NamedTuple):
-    """A run: arguments of the environment, and settings beside those of its symptom."""
+    """A run: arguments of the environment, and settings in addition to the symptom's."""
 
     kwargs: Mapping[str, Any] = MappingProxyType({})
     settings: tuple[str, ...] = ()
 
 
 class Symptom(NamedTuple):
-    """A symptom and its cure.
+    """A symptom and its fix.
 
     Attributes:
         name: anchor of the heading on the page.
         world: class in `symptom_worlds.py`.
-        about: text before the table.
-        frames: length of each run.
-        metrics: columns of the table; those that begin with "first " are of the first updates.
-        bar: least value of the first metric, which runs with the fault do not reach.
-        cases: the first has the fault, the last one not.
+        introduction: text before the table.
+        frames: number of frames of each run.
+        metrics: columns of the table; "first " is the prefix for averages over the first updates.
+        bar: threshold of the first metric, which runs with the fault miss.
+        cases: the first has the fault, the last does not.
         settings: settings of all cases.
     """
 
     name: str
     world: str
-    about: str
+    introduction: str
     frames: int
     metrics: tuple[str, ...]
     bar: float
@@ -163,7 +163,7 @@ SYMPTOMS = [
     Symptom(
         "an-entropy-that-stays-at-its-maximum",
         "Noisy",
-        "In `Noisy`, the right word pays .2, beside 1 or -1 by luck. An entropy bonus as large as "
+        "In `Noisy`, the right word pays .2, plus 1 or -1 at random. An entropy bonus as large as "
         "the advantages, which are normalised, hides that.",
         20_480,
         ("right.mean", "policy/say/normalised_entropy"),
@@ -255,13 +255,13 @@ BY_NAME = {symptom.name: symptom for symptom in SYMPTOMS}
 
 
 def label(symptom: Symptom, case: Case) -> str:
-    """Return the code that tells a case from the others of its symptom."""
+    """Return the code that identifies a case of a symptom."""
     kwargs = ", ".join(f"{name}={value!r}" for name, value in case.kwargs.items())
     return " ".join([f"{symptom.world}({kwargs})", *case.settings])
 
 
 def settings(symptom: Symptom, case: Case, seed: int) -> list[str]:
-    """Return all settings of a run that are not the defaults."""
+    """Return the settings of a run that differ from the defaults."""
     return [
         f"seed={seed}",
         f"total_timesteps={symptom.frames}",
@@ -275,24 +275,24 @@ def settings(symptom: Symptom, case: Case, seed: int) -> list[str]:
 
 
 def numbers(updates: Sequence[dict[str, Any]], metric: str) -> list[list[float]]:
-    """Return the frames and the finite values of a metric."""
+    """Return frames and values of a metric, where finite."""
     rows = [[row["step"], float(row[metric])] for row in updates if metric in row]
     return [row for row in rows if math.isfinite(row[1])]
 
 
 def column(updates: Sequence[dict[str, Any]], name: str) -> float | None:
-    """Return the mean of a metric in the last or in the first updates; None if it is not there."""
+    """Return the mean of a metric over the last or the first updates; None if it is missing."""
     size = math.ceil(PART * len(updates))
     part = updates[:size] if name.startswith(FIRST) else updates[-size:]
-    found = numbers(part, name.removeprefix(FIRST))
-    return float(np.mean([x for _, x in found])) if found else None
+    values = numbers(part, name.removeprefix(FIRST))
+    return float(np.mean([x for _, x in values])) if values else None
 
 
 def run(symptom: Symptom, case: Case, seed: int) -> Result:
     """Train one case with one seed in this process."""
     with tempfile.TemporaryDirectory() as folder:
-        own = [f"data_dir={folder}", "rollout.processes=1"]
-        manager = StateManager(overrides=[*settings(symptom, case, seed), *own])
+        run_settings = [f"data_dir={folder}", "rollout.processes=1"]
+        manager = StateManager(overrides=[*settings(symptom, case, seed), *run_settings])
         start = time.perf_counter()
         train(manager, getattr(symptom_worlds, symptom.world))
         seconds = time.perf_counter() - start
@@ -315,7 +315,7 @@ def run(symptom: Symptom, case: Case, seed: int) -> Result:
 # -- Tables ----------------------------------------------------------------------------------------
 
 
-def of_case(results: Sequence[Result], symptom: Symptom, case: Case) -> list[Result]:
+def results_of_case(results: Sequence[Result], symptom: Symptom, case: Case) -> list[Result]:
     """Return the results of a case, by seed."""
     key = (symptom.name, label(symptom, case))
     return sorted(
@@ -324,12 +324,12 @@ def of_case(results: Sequence[Result], symptom: Symptom, case: Case) -> list[Res
 
 
 def cell(results: Sequence[Result], metric: str) -> str:
-    """Return the values of a metric, seed by seed."""
+    """Format the values of a metric, seed by seed."""
     return ", ".join(short(result["metrics"][metric]) for result in results)
 
 
 def short(x: float | None) -> str:
-    """Return a number with two digits that count, at most five decimals, and all before these."""
+    """Format a number with two significant digits, and at most five decimals."""
     if x is None:
         return "none"
     if abs(x) >= 100:
@@ -338,53 +338,53 @@ def short(x: float | None) -> str:
 
 
 def reached(results: Sequence[Result], symptom: Symptom) -> str:
-    """Return how many runs reached the bar."""
+    """Format the number of runs that reached the threshold."""
     values = [result["metrics"][symptom.metrics[0]] for result in results]
     return f"{sum(x is not None and x >= symptom.bar for x in values)} of {len(values)}"
 
 
 def example(results: Sequence[Result], symptom: Symptom) -> str:
-    """Return the example of a symptom on the page: a table, and the notices of the first run."""
+    """Return the example of a symptom: a table, and the diagnostics of the first run."""
     columns = " | ".join(f"`{metric}`" for metric in symptom.metrics)
     lines = [
-        symptom.about,
+        symptom.introduction,
         "",
         f"| {symptom.frames:,} frames | {columns} | at least {symptom.bar:g} |",
         "| --- " * (len(symptom.metrics) + 2) + "|",
     ]
     for case in symptom.cases:
-        mine = of_case(results, symptom, case)
-        cells = [cell(mine, metric) for metric in symptom.metrics]
+        runs = results_of_case(results, symptom, case)
+        cells = [cell(runs, metric) for metric in symptom.metrics]
         name = f"`{label(symptom, case)}`"
-        lines.append(f"| {' | '.join([name, *cells, reached(mine, symptom)])} |")
-    notices = of_case(results, symptom, symptom.cases[0])[0]["notices"]
-    mine = [line for line in notices if line.endswith(f"#{symptom.name}")]
-    if mine:
-        lines += ["", *(f"    notice: {line}" for line in mine)]
+        lines.append(f"| {' | '.join([name, *cells, reached(runs, symptom)])} |")
+    notices = results_of_case(results, symptom, symptom.cases[0])[0]["notices"]
+    runs = [line for line in notices if line.endswith(f"#{symptom.name}")]
+    if runs:
+        lines += ["", *(f"    notice: {line}" for line in runs)]
     return "\n".join(lines)
 
 
 def with_examples(page: str, results: Sequence[Result]) -> str:
-    """Return the page with the examples of all symptoms between their marks."""
+    """Return the page with the examples of all symptoms inserted at their marks."""
     for symptom in SYMPTOMS:
         begin, end = f"<!-- run: {symptom.name} -->\n", "\n<!-- end of run -->"
         pattern = f"(?<={re.escape(begin)}).*?(?={re.escape(end)})"
-        shown = example(results, symptom)
-        page, count = re.subn(pattern, lambda _, x=shown: x, page, count=1, flags=re.DOTALL)
+        text = example(results, symptom)
+        page, count = re.subn(pattern, lambda _, x=text: x, page, count=1, flags=re.DOTALL)
         if not count:
-            raise SystemExit(f"{PAGE}: expected {begin!r} and {end!r} in it, got neither")
+            raise SystemExit(f"{PAGE}: expected the marks {begin!r} and {end!r}, got neither")
     return page
 
 
 def table(results: Sequence[Result]) -> str:
     """Return the document with the results."""
     lines = [
-        "# What keeps agents from learning",
+        "# Symptoms of agents that do not learn",
         "",
         f"`python benchmarks/symptoms.py` on {processor()}, Python {platform.python_version()}, "
-        f"torch {torch.__version__}; one thread for each run, on a machine that does other things "
-        "as well: the seconds are a rough measure. The environments are in "
-        "`benchmarks/symptom_worlds.py`; what all cases of a symptom share is in "
+        f"torch {torch.__version__}; one thread for each run, on a shared machine: the seconds are "
+        "a rough measure. The environments are in "
+        "`benchmarks/symptom_worlds.py`; the settings of symptoms are in "
         "`benchmarks/symptoms.py`. Numbers are means over the last tenth of the updates (*first*: "
         "the first tenth), seed by seed; *reached* is the number of seeds whose first metric is "
         "at least the bar.",
@@ -394,15 +394,15 @@ def table(results: Sequence[Result]) -> str:
     ]
     for symptom in SYMPTOMS:
         for case in symptom.cases:
-            mine = of_case(results, symptom, case)
-            if not mine:
+            runs = results_of_case(results, symptom, case)
+            if not runs:
                 continue
-            metrics = "; ".join(f"`{name}` {cell(mine, name)}" for name in symptom.metrics)
-            seconds = ", ".join(f"{result['seconds']:.0f}" for result in mine)
-            commits = ", ".join(dict.fromkeys(result["commit"] for result in mine))
+            metrics = "; ".join(f"`{name}` {cell(runs, name)}" for name in symptom.metrics)
+            seconds = ", ".join(f"{result['seconds']:.0f}" for result in runs)
+            commits = ", ".join(dict.fromkeys(result["commit"] for result in runs))
             cells = [
-                *(symptom.name, f"`{label(symptom, case)}`", f"{mine[0]['frames']:,}", metrics),
-                *(f"{symptom.bar:g}", reached(mine, symptom), seconds, commits),
+                *(symptom.name, f"`{label(symptom, case)}`", f"{runs[0]['frames']:,}", metrics),
+                *(f"{symptom.bar:g}", reached(runs, symptom), seconds, commits),
             ]
             lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "The first metric of each symptom against frames; the bars are dashed.", ""]
@@ -410,12 +410,12 @@ def table(results: Sequence[Result]) -> str:
 
 
 def picture(results: Sequence[Result]) -> str:
-    """Return a picture with the curves of the first and of the last case of each symptom."""
+    """Return a figure with the curves of the first and the last case of each symptom."""
     panels = {}
     for symptom in SYMPTOMS:
         lines = []
         for case in (symptom.cases[0], symptom.cases[-1]):
-            curves = [result["curve"] for result in of_case(results, symptom, case)]
+            curves = [result["curve"] for result in results_of_case(results, symptom, case)]
             lines.append(Line(f"{label(symptom, case)} ", curves))
         if any(curve for line in lines for curve in line.curves):
             panels[symptom.name] = lines
@@ -436,8 +436,8 @@ def main() -> None:
         return
     if unknown := [name for name in options.symptoms if name not in BY_NAME]:
         parser.error(f"SYMPTOM: expected some of {', '.join(BY_NAME)}; got {', '.join(unknown)}")
-    kept = options.results.with_suffix(".jsonl")
-    done = {(r["symptom"], r["case"], r["seed"]) for r in read_kept(kept)}
+    runs_file = options.results.with_suffix(".jsonl")
+    done = {(r["symptom"], r["case"], r["seed"]) for r in read_kept(runs_file)}
     todo = [
         (symptom.name, str(i), str(seed))
         for symptom in SYMPTOMS
@@ -446,8 +446,8 @@ def main() -> None:
         for seed in range(1, options.seeds + 1)
         if (symptom.name, label(symptom, case), seed) not in done
     ]
-    run_all(__file__, todo, kept, options.jobs)
-    results = read_kept(kept)
+    run_all(__file__, todo, runs_file, options.jobs)
+    results = read_kept(runs_file)
     options.results.write_text(table(results))
     if {result["symptom"] for result in results} >= set(BY_NAME):
         options.results.with_suffix(".svg").write_text(picture(results))

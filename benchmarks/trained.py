@@ -1,4 +1,4 @@
-"""Agents that are trained in one process and then measured, for benchmarks of learning."""
+"""Training and evaluation in one process, for benchmarks of learning."""
 
 import os
 import statistics
@@ -23,17 +23,17 @@ from entity_env.vec.vec_env import VecEnv
 
 ROOT = Path(__file__).parent.parent
 RECENT = 4
-"""Updates whose mean return tells when a return is reached while training."""
+"""Number of updates over which the training return is averaged."""
 
 
 class FramesTo(Callback):
-    """Finds the number of frames after which the mean return while training is high enough.
+    """Callback that records the number of frames until the mean training return is high enough.
 
     Args:
-        least: the mean return of `RECENT` updates.
+        least: threshold of the mean return over `RECENT` updates.
 
     Attributes:
-        frames: the number; None if it is not reached.
+        frames: number of frames; None if the threshold was not reached.
     """
 
     def __init__(self, least: float) -> None:
@@ -42,7 +42,7 @@ class FramesTo(Callback):
         self._means: deque[float] = deque(maxlen=RECENT)
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Look at the returns of the last updates."""
+        """Compare the mean return of the last updates with the threshold."""
         if (mean := metrics.get("episodic_reward.mean")) is not None:
             self._means.append(mean)
         is_high = len(self._means) == RECENT and statistics.mean(self._means) >= self.least
@@ -51,11 +51,11 @@ class FramesTo(Callback):
 
 
 class Tenths(Callback):
-    """Mean of a metric of episodes in each tenth of a run.
+    """Callback that averages an episode metric over each tenth of a run.
 
     Args:
-        metric: such as "episodic_reward".
-        frames: of the run.
+        metric: name, such as "episodic_reward".
+        frames: number of frames of the run.
     """
 
     def __init__(self, metric: str, frames: int) -> None:
@@ -64,7 +64,7 @@ class Tenths(Callback):
 
     @property
     def means(self) -> list[float]:
-        """The mean of each tenth; NaN where no episode ended."""
+        """Mean of each tenth; NaN where no episode ended."""
         with np.errstate(invalid="ignore"):
             return [float(mean) for mean in self._sums / self._counts]
 
@@ -95,23 +95,25 @@ def train_and_measure(
     Args:
         config: file in `configs/`, without ".ron"; None for the default settings.
         overrides: changes of the configuration.
-        seed: of the run.
-        evaluations: settings of evaluations after training, by the names of their results.
-        metric: its mean is the result.
-        almost: mean return while training, of which it is counted how many frames it takes.
-        world: the environment; None for that of the configuration.
-        callbacks: of the run.
+        seed: seed of the run.
+        evaluations: settings of evaluations after training, by name of the result.
+        metric: metric of the evaluations; the result is its mean.
+        almost: mean training return; the frames to reach it are reported.
+        world: environment class; None for that of the configuration.
+        callbacks: further callbacks of the run.
 
     Returns:
         "frames", "seconds" and "processor_seconds" of training, the result of each evaluation, and
-        "almost" if asked for.
+        "almost" if requested.
     """
     with tempfile.TemporaryDirectory() as folder:
         start, path = time.perf_counter(), Path(folder) / "run"
         start_cpu = time.process_time()
-        own = (f"seed={seed}", f"data_dir={folder}", "rollout.processes=1")
+        run_settings = (f"seed={seed}", f"data_dir={folder}", "rollout.processes=1")
         file = config and ROOT / "configs" / f"{config}.ron"
-        manager = StateManager(init_path=file, checkpoint_dir=path, overrides=[*overrides, *own])
+        manager = StateManager(
+            init_path=file, checkpoint_dir=path, overrides=[*overrides, *run_settings]
+        )
         frames_to = FramesTo(float("inf") if almost is None else almost)
         env = find_world(manager.config.env.id) if world is None else world
         with Trainer(manager, env, callbacks=[frames_to, *callbacks]) as trainer:
@@ -130,8 +132,8 @@ class Seconds(NamedTuple):
     """Seconds of each update of a run.
 
     Attributes:
-        wall: by the clock.
-        cpu: of the processors, in all processes of the run.
+        wall: wall-clock time.
+        cpu: processor time of all processes of the run.
     """
 
     wall: list[float]
@@ -141,14 +143,14 @@ class Seconds(NamedTuple):
 def times_in_turns(
     cases: Mapping[str, tuple[Any, Sequence[str]]], updates: int
 ) -> dict[str, Seconds]:
-    """Let runs of one thread take turns, update by update; another one is first in each round.
+    """Measure single-threaded runs that alternate update by update, in rotating order.
 
     Args:
-        cases: the environment and the settings of each run.
-        updates: of each, after one that warms up.
+        cases: environment and settings of each run.
+        updates: number of measured updates, after one warm-up.
 
     Returns:
-        The seconds of the updates, by case.
+        Seconds of the updates, by case.
     """
     torch.set_num_threads(1)
     with ExitStack() as stack:
@@ -156,7 +158,7 @@ def times_in_turns(
         trainers, envs = {}, {}
         for name, (world, settings) in cases.items():
             more = (*settings, "total_timesteps=1000000000", f"data_dir={folder}")
-            noted = _Noted(world)
+            noted = _EnvsFactory(world)
             trainer = Trainer(StateManager(overrides=more), noted.create)
             trainers[name], envs[name] = stack.enter_context(trainer), noted
         times = {name: Seconds([], []) for name in cases}
@@ -170,59 +172,61 @@ def times_in_turns(
         return times
 
 
-class _Noted:
-    """Factory of the environments of a run, which knows them."""
+class _EnvsFactory:
+    """Factory of the environments of a run that keeps a reference to them."""
 
     def __init__(self, world: Any) -> None:
         self._factory = env_factory(world)
 
     def create(self, config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
-        """Return the environments."""
+        """Create the environments."""
         self._envs = self._factory(config, num_envs, processes, first)
         return self._envs
 
     def cpu_s(self) -> float:
-        """Return the processor time of this process, and of those of the environments."""
-        others = [times.cpu_s for times in self._envs.process_times() if times.pid != os.getpid()]
-        return time.process_time() + sum(others)
+        """Return the processor time of this process and of the worker processes."""
+        worker_seconds = [
+            times.cpu_s for times in self._envs.process_times() if times.pid != os.getpid()
+        ]
+        return time.process_time() + sum(worker_seconds)
 
 
 def seconds_in_turns(
     cases: Mapping[str, tuple[Any, Sequence[str]]], updates: int
 ) -> dict[str, float]:
-    """Return the median seconds of an update of each case, as `times_in_turns` measures them."""
+    """Return the median seconds of an update of each case, see `times_in_turns`."""
     times = times_in_turns(cases, updates)
-    return {name: statistics.median(of_case.wall) for name, of_case in times.items()}
+    return {name: statistics.median(seconds.wall) for name, seconds in times.items()}
 
 
 def relative_speed(first: Seconds, other: Seconds) -> tuple[float, float]:
-    """Return the speed of a run relative to the first one, by the clock and by processor time.
+    """Return the speed relative to the first run, by wall-clock and by processor time.
 
-    The median over the ratios of rounds.
+    Both are medians over the ratios of rounds.
     """
     wall, cpu = (
-        statistics.median(a / b for a, b in zip(of_first, of_other, strict=True))
-        for of_first, of_other in zip(first, other, strict=True)
+        statistics.median(a / b for a, b in zip(first_times, other_times, strict=True))
+        for first_times, other_times in zip(first, other, strict=True)
     )
     return wall, cpu
 
 
-def of_row(name: str, results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the results of a row, by seed."""
+def results_of_row(name: str, results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the results of a row, ordered by seed."""
     return sorted((r for r in results if r["row"] == name), key=lambda r: r["seed"])
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, whose first row is its head."""
+    """Format a Markdown table; the first row is its head."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return [lines[0], "| " + " | ".join(["---"] * len(rows[0])) + " |", *lines[1:]]
 
 
-def frames_shown(results: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
-    """Return "almost" of each seed in words, and the median, infinite if it is never reached."""
-    shown = ", ".join(
+def frames_by_seed(results: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
+    """Format "almost" of each seed, and return its median, infinite if it is never reached."""
+    text = ", ".join(
         f"{r['seed']}: {'never' if r['almost'] is None else format(r['almost'], ',')}"
         for r in results
     )
     frames = [float("inf") if r["almost"] is None else r["almost"] for r in results]
-    return shown, statistics.median(frames)
+    return text, statistics.median(frames)

@@ -1,12 +1,12 @@
-"""Size and speed of replays: of `enn watch`, and of its page in a browser; and of live games.
+"""Size and speed of replays and live games: `enn watch`, and its page in a browser.
 
     python benchmarks/watching.py [CASE ...] [--results FILE.md]
 
-Each case trains an agent for a moment and lets `enn watch` play it, in processes of their own.
-Times are from the start of the command to its end; memory is the most that it had. The page is
-opened in Chromium if there is one, with playwright (extra `browser`), without a network. In the
-live case a key chooses for one of the entities on the page of `enn serve`, which needs Chromium.
-Cases that are not named keep their lines in the .jsonl beside the results.
+Each case trains an agent briefly and plays it with `enn watch`, in separate processes. Times are
+from start to end of the command; memory is its peak. The page is opened in Chromium, if installed,
+with playwright (extra `browser`), without a network. In the live case a key press chooses for one
+of the entities on the page of `enn serve`, which needs Chromium. Cases that are not named keep
+their lines in the .jsonl next to the results.
 """
 
 import argparse
@@ -61,10 +61,10 @@ COLUMNS = (
 
 
 class Crowd(Environment):
-    """Entities that walk on a field, tire and rest; an episode has no end.
+    """Entities that walk on a field, tire and rest, in endless episodes.
 
     Args:
-        entities: their number.
+        entities: number of entities.
     """
 
     def __init__(self, entities: int = ENTITIES) -> None:
@@ -88,7 +88,7 @@ class Crowd(Environment):
         return self._observe(0.0)
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        """Walk; who moves tires."""
+        """Move the entities; moving costs energy."""
         walk = actions["walk"]
         assert isinstance(walk, CategoricalAction)
         steps = np.array([*MOVES.values()])[walk.indices]
@@ -114,7 +114,7 @@ class Crowd(Environment):
 
 
 class Case(NamedTuple):
-    """A case: its name, the settings of training, and the options of `enn watch`."""
+    """Name, training settings and options of `enn watch` of a case, and its target."""
 
     name: str
     train: list[str]
@@ -147,12 +147,12 @@ LIVE = Case(
         *SMALL,
     ],
     ["--port", "0", "--trust"],
-    "50 ms more than world and agent",
+    "50 ms more than environment and agent",
 )
 
 
 def train(case: Case, folder: Path) -> Path:
-    """Train the agent of a case, and return its run."""
+    """Train the agent of a case and return its run."""
     run = folder / "run"
     subprocess.run(
         [*ENN, "train", *case.train, "--checkpoint-dir", str(run)],
@@ -164,7 +164,7 @@ def train(case: Case, folder: Path) -> Path:
 
 
 def measure_live(folder: Path) -> dict[str, Any] | None:
-    """Let an agent play on a live page, and choose for an entity there; None without Chromium."""
+    """Measure the response time of a live page to choices; None without Chromium."""
     run, keys = train(LIVE, folder), ["j", "h"]
     with subprocess.Popen(
         [*ENN, "serve", str(run), *LIVE.watch], stdout=subprocess.PIPE, text=True
@@ -183,27 +183,27 @@ def measure_live(folder: Path) -> dict[str, Any] | None:
         finally:
             server.kill()
 
-    # World and agent alone, in the same environments.
+    # Environment and agent alone.
     agent, envs = read_saved_run(run).agent, EnvList(lambda: Crowd(LIVE_ENTITIES), 1)
-    player, own = AgentPlayer(agent, 0), []
+    player, own_ms = AgentPlayer(agent, 0), []
     obs = envs.reset(envs.obs_space())
     with torch.inference_mode():
         for t in range(CHOICES):
             start = time.perf_counter()
             chosen = player.act(obs, EntityBatch.of(obs), t).chosen_on_host()
             obs = envs.act(chosen, envs.obs_space())
-            own.append(1000 * (time.perf_counter() - start))
+            own_ms.append(1000 * (time.perf_counter() - start))
     return {
         "case": LIVE.name,
         "answered_ms": np.percentile(answered, [50, 95]).tolist(),
-        "own_ms": np.percentile(own, [50, 95]).tolist(),
+        "own_ms": np.percentile(own_ms, [50, 95]).tolist(),
         "commit": short_revision(),
         "processor": processor(),
     }
 
 
 def measure(case: Case, folder: Path) -> dict[str, Any]:
-    """Train an agent, watch it, and look at the page."""
+    """Train an agent, write its replay, and open the page."""
     run, page = train(case, folder), folder / "replay.html"
     start = time.perf_counter()
     watching = subprocess.Popen(
@@ -215,15 +215,15 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     if status:
         raise RuntimeError(f"{case.name}: enn watch failed, status {status}")
-    shown = read_replay(page)
-    assert all(len(episode.obs) > 0 for episode in shown.episodes)
+    replay = read_replay(page)
+    assert all(len(episode.obs) > 0 for episode in replay.episodes)
     return {
         "case": case.name,
         "seconds": seconds,
         "bytes": page.stat().st_size,
         "peak_mb": used.ru_maxrss / 1e3,
-        "steps": sum(len(episode.obs) // shown.sides for episode in shown.episodes),
-        "browser": in_browser(page, len(shown.episodes[0].obs) // shown.sides),
+        "steps": sum(len(episode.obs) // replay.sides for episode in replay.episodes),
+        "browser": in_browser(page, len(replay.episodes[0].obs) // replay.sides),
         "commit": short_revision(),
         "processor": processor(),
     }
@@ -231,7 +231,7 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def chromium(offline: bool) -> Iterator[Any]:
-    """Return a context with a tab of Chromium; None if there is no Chromium."""
+    """Context manager of a tab of Chromium; None if Chromium is missing."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -248,7 +248,7 @@ def chromium(offline: bool) -> Iterator[Any]:
 
 
 def in_browser(page: Path, steps: int) -> dict[str, float] | None:
-    """Open a page in Chromium; None if there is none."""
+    """Open a page in Chromium and measure it; None if Chromium is missing."""
     with chromium(offline=True) as tab:
         if tab is None:
             return None
@@ -295,7 +295,7 @@ _PLAY = """async (ms) => {
   }
   return (1000 * drawn) / (performance.now() - start);
 }"""
-"""Steps drawn each second while the page plays at its highest speed."""
+"""Steps drawn per second while the page plays at its highest speed."""
 
 
 _CHOOSE = """async (count) => {
@@ -311,17 +311,17 @@ _CHOOSE = """async (count) => {
   }
   return found;
 }"""
-"""Milliseconds until the next frame after each choice is shown."""
+"""Milliseconds from each choice until the next frame is displayed."""
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Return the page of results."""
+    """Return the document with the results."""
     lines = [
         "# Watching",
         "",
         f"`python benchmarks/watching.py`, {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}. *Written* is the time of the command and *memory* the "
-        "most that it had; *first picture*, *any step* (95% of jumps to any one) and *played* "
+        f"{platform.python_version()}. *Written* is the time of the command and *memory* its "
+        "peak; *first picture*, *any step* (95% of jumps to any one) and *played* "
         "(steps that are drawn each second at the highest speed) are in Chromium. The page alone "
         f"has {PAGE.stat().st_size / 1e3:.0f} kB (at most 200).",
         "",
@@ -329,35 +329,35 @@ def table(results: list[dict[str, Any]]) -> str:
         f"|{' --- |' * len(COLUMNS)}",
     ]
     for case in CASES:
-        for one in results:
-            if one["case"] != case.name:
+        for result in results:
+            if result["case"] != case.name:
                 continue
-            shown = ["-"] * 4
-            if (seen := one["browser"]) is not None:
-                shown = [
-                    f"{seen['first_picture_s']:.1f} s",
-                    f"{seen['step_ms_95']:.0f} ms",
-                    f"{seen['steps_per_s']:.0f} steps/s",
-                    f"{seen['heap_mb']:.0f} MB",
+            browser_cells = ["-"] * 4
+            if (browser := result["browser"]) is not None:
+                browser_cells = [
+                    f"{browser['first_picture_s']:.1f} s",
+                    f"{browser['step_ms_95']:.0f} ms",
+                    f"{browser['steps_per_s']:.0f} steps/s",
+                    f"{browser['heap_mb']:.0f} MB",
                 ]
             written = [
-                f"{one['seconds']:.1f} s",
-                f"{one['steps']:,}",
-                f"{one['bytes'] / 1e6:.2f} MB",
-                f"{one['peak_mb']:.0f} MB",
+                f"{result['seconds']:.1f} s",
+                f"{result['steps']:,}",
+                f"{result['bytes'] / 1e6:.2f} MB",
+                f"{result['peak_mb']:.0f} MB",
             ]
-            cells = [case.name, case.to_reach, *written, *shown]
+            cells = [case.name, case.to_reach, *written, *browser_cells]
             lines.append(f"| {' | '.join(cells)} |")
-    for one in results:
-        if one["case"] == LIVE.name:
-            (half, most), (own, most_own) = one["answered_ms"], one["own_ms"]
+    for result in results:
+        if result["case"] == LIVE.name:
+            (half, most), (agent_ms, agent_most) = result["answered_ms"], result["own_ms"]
             lines += [
                 "",
                 f"{LIVE.name}, `enn serve` in Chromium: after a choice the next frame is shown "
-                f"within {half:.0f} ms (median; 95%: {most:.0f} ms), of which world and agent take "
-                f"{own:.0f} ms ({most_own:.0f} ms). To reach: {LIVE.to_reach}.",
+                f"within {half:.0f} ms (median; 95%: {most:.0f} ms), including environment and "
+                f"agent with {agent_ms:.0f} ms ({agent_most:.0f} ms). To reach: {LIVE.to_reach}.",
             ]
-    on = {f"commit {one['commit']}, {one['processor']}" for one in results}
+    on = {f"commit {result['commit']}, {result['processor']}" for result in results}
     return "\n".join([*lines, "", *(f"Measured on {each}." for each in sorted(on)), ""])
 
 
@@ -369,16 +369,18 @@ def main() -> None:
     words = {case.name.split(",")[0].split()[0]: case for case in [*CASES, LIVE]}
     if unknown := [word for word in options.cases if word not in words]:
         parser.error(f"CASE: expected some of {', '.join(words)}; got {', '.join(unknown)}")
-    kept, results = options.results.with_suffix(".jsonl"), {}
-    if kept.exists():
-        results = {one["case"]: one for one in map(json.loads, kept.read_text().splitlines())}
+    runs_file, results = options.results.with_suffix(".jsonl"), {}
+    if runs_file.exists():
+        results = {
+            result["case"]: result for result in map(json.loads, runs_file.read_text().splitlines())
+        }
     for word in options.cases or words:
         with TemporaryDirectory() as folder:
             case = words[word]
-            one = measure_live(Path(folder)) if case is LIVE else measure(case, Path(folder))
-        if one is not None:
-            results[case.name] = one
-        kept.write_text("".join(json.dumps(one) + "\n" for one in results.values()))
+            result = measure_live(Path(folder)) if case is LIVE else measure(case, Path(folder))
+        if result is not None:
+            results[case.name] = result
+        runs_file.write_text("".join(json.dumps(result) + "\n" for result in results.values()))
     options.results.write_text(table([*results.values()]))
     print(options.results.read_text())
 

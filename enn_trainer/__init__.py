@@ -1,4 +1,4 @@
-"""Train transformer policies with PPO in worlds made of typed entities."""
+"""Train transformer policies with PPO in environments made of typed entities."""
 
 from typing import TYPE_CHECKING
 

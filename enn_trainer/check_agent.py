@@ -1,4 +1,4 @@
-"""Conformance check for networks of your own, for `train(agent=...)`."""
+"""Conformance check for custom networks, for `train(agent=...)`."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from enn_trainer.base.errors import AgentError
 from enn_trainer.base.policy import PPOAgent
-from enn_trainer.experience.memories import PlayerMemory, RolloutMemory, remembering_of
+from enn_trainer.experience.memories import PlayerMemory, RolloutMemory, memory_specs
 from enn_trainer.experience.players import draw_uniforms
 from entity_env.actions.chains import parents_first
 from entity_env.arrays import Float32Array
@@ -21,7 +21,7 @@ from entity_env.environment import Observation
 from entity_env.ragged import Ragged, row_indices
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
 from entity_env.vec.batching import batch_obs
-from rogue_net.actions.parts import after_choices, is_taken
+from rogue_net.actions.parts import has_choice, mask_given_choices
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.rogue_net import NetOutput
 
@@ -35,11 +35,11 @@ def check_agent(
     num_frames: int = 24,
     seed: int = 0,
 ) -> None:
-    """Raise if a network does not have the interface and behaviour that `train(agent=...)` needs.
+    """Raise if a network does not conform to the interface of `train(agent=...)`.
 
-    It is called with random frames, among them empty ones, frames without actors and frames with
-    restrictive masks. A copy is tested; the network itself is not changed. A network with memory,
-    which has `remembering`, is also tested with sequences of two steps.
+    A copy of the network is called with random frames, including empty frames, frames without
+    actors and frames with restrictive masks. A network with memory, which has `remembering`, is
+    also tested with sequences of two steps.
 
     Args:
         agent: the network.
@@ -51,7 +51,7 @@ def check_agent(
     Raises:
         AgentError: there are problems; the message lists all of them.
     """
-    problems = list(_structure(agent))
+    problems = list(_check_structure(agent))
     if not problems:
         rng = np.random.default_rng(seed)
         frames = [random_frame(obs_space, action_space, rng) for _ in range(num_frames)]
@@ -60,11 +60,12 @@ def check_agent(
         net.eval()
         device = next(net.parameters()).device
         batch = EntityBatch.of(batch_obs(frames, obs_space, action_space), device)
-        for check in (_answers, _repeats, _takes_each_frame_alone, _remembers, _learns, _is_saved):
+        for check in _CHECKS:
             try:
                 problems += check(net, batch)
             except Exception as error:  # a network may raise anything
-                problems.append(f"{check.__name__[1:]}: raised {type(error).__name__}: {error}")
+                name = check.__name__.removeprefix("_check_")
+                problems.append(f"{name}: raised {type(error).__name__}: {error}")
                 break
     if problems:
         raise AgentError(*problems)
@@ -76,10 +77,10 @@ def random_frame(
     """Make a frame with up to four entities of each type, and random masks."""
     counts = {name: int(rng.integers(0, 5)) for name in obs_space.entities}
     ids = {name: [(name, i) for i in range(n)] for name, n in counts.items()}
-    everyone = [one for of_type in ids.values() for one in of_type]
+    all_ids = [one for type_ids in ids.values() for one in type_ids]
 
     def some() -> list[Any]:
-        return [one for one in everyone if rng.random() < 0.5]
+        return [one for one in all_ids if rng.random() < 0.5]
 
     def rows(n: int, entity: Entity) -> Float32Array:
         numbers = rng.normal(size=(n, len(entity.features)))
@@ -91,7 +92,7 @@ def random_frame(
     for name in parents_first(action_space):
         space = action_space[name]
         actors = some()
-        if space.after is not None:  # some of those of the action before
+        if space.after is not None:  # a subset of the actors of the parent action
             actors = [one for one in actors if one in acting[space.after]]
         acting[name] = actors
         masks[name] = space.random_mask(actors, some(), rng)
@@ -103,7 +104,7 @@ def random_frame(
     )
 
 
-def _structure(agent: Any) -> Iterator[str]:
+def _check_structure(agent: Any) -> Iterator[str]:
     """Check the class, the parameters and the methods."""
     if not isinstance(agent, nn.Module):
         yield f"agent: expected a torch.nn.Module, got {type(agent).__name__}"
@@ -115,7 +116,7 @@ def _structure(agent: Any) -> Iterator[str]:
             yield f"{name}: expected a method, see PPOAgent"
 
 
-def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
+def _check_outputs(net: Any, batch: EntityBatch) -> Iterator[str]:
     """Check shapes, masks, and the consistency of the parts of an output."""
     # Types and shapes.
     out = _act(net, batch, draw=True)
@@ -124,7 +125,7 @@ def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
         return
     for part in ("actions", "logprobs", "entropies", "log_probs"):
         expected = {*batch.actions}
-        if part == "log_probs":  # without the kinds of actions whose choices cannot be listed
+        if part == "log_probs":  # not for actions whose choices cannot be enumerated
             expected -= {n for n, d in out.distributions.items() if d.all_log_probs is None}
         actions = {*getattr(out, part)}
         if actions != expected:
@@ -141,7 +142,7 @@ def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
     # Choices and probabilities of each action.
     most_probable = _act(net, batch, draw=False)
     for name in batch.actions:
-        problems = list(_action(name, out, batch))
+        problems = list(_check_action(name, out, batch))
         yield from problems
         if problems:
             return
@@ -154,21 +155,21 @@ def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
         if not _equal(judged.actions[name], out.actions[name]):
             yield f"actions[{name!r}]: expected the given actions to be returned, got others"
         if not _close(judged.logprobs[name], logprobs):
-            yield f"logprobs[{name!r}]: those of given actions differ from those when sampled"
+            yield f"logprobs[{name!r}]: expected the same values for given and sampled actions"
 
 
-def _action(name: str, out: NetOutput, batch: EntityBatch) -> Iterator[str]:
+def _check_action(name: str, out: NetOutput, batch: EntityBatch) -> Iterator[str]:
     """Check the output for the actors of one action."""
     # Shapes and types.
     action = batch.actions[name]
     num_actors = len(action.actors.values)
     chosen, distribution = out.actions[name], out.distribution(name)
-    of_choices: tuple[int, ...] = (num_actors,)
+    choices_shape: tuple[int, ...] = (num_actors,)
     dtype = torch.int64
     if action.bounds is not None:
-        of_choices, dtype = (num_actors, action.num_draws), torch.float32
+        choices_shape, dtype = (num_actors, action.num_draws), torch.float32
     for part in ("actions", "logprobs", "entropies"):
-        expected = of_choices if part == "actions" else (num_actors,)
+        expected = choices_shape if part == "actions" else (num_actors,)
         shape = tuple(getattr(out, part)[name].shape)
         if shape != expected:
             yield f"{part}[{name!r}]: expected shape {expected}, got {shape}"
@@ -178,18 +179,18 @@ def _action(name: str, out: NetOutput, batch: EntityBatch) -> Iterator[str]:
         yield f"actions[{name!r}]: expected {expected_type}, got {got_type}"
         return
 
-    # Who takes a dependent action, and what is legal then.
-    taken = torch.ones(num_actors, dtype=torch.bool, device=chosen.device)
+    # Active actors of a dependent action, and its mask given the parent action.
+    is_active = torch.ones(num_actors, dtype=torch.bool, device=chosen.device)
     if action.after is not None:
-        action, taken = after_choices(action, batch.actions, out.actions)
-        if not torch.equal(is_taken(chosen), taken):
+        action, is_active = mask_given_choices(action, batch.actions, out.actions)
+        if not torch.equal(has_choice(chosen), is_active):
             yield (
-                f"actions[{name!r}]: expected -1, or NaN of numbers, of actors who do not take it, "
-                f"and only of these, got {chosen.tolist()}"
+                f"actions[{name!r}]: expected -1, or NaN if continuous, exactly for inactive "
+                f"actors, got {chosen.tolist()}"
             )
             return
 
-    # Probabilities of all choices, where these can be listed: they are masked and add up to 1.
+    # Probabilities of all choices, if they can be enumerated, are masked and add up to 1.
     source, log_probs = "distributions", distribution.all_log_probs
     if log_probs is not None:
         source, allowed, probs = "log_probs", _allowed(action, log_probs), log_probs.exp()
@@ -202,26 +203,26 @@ def _action(name: str, out: NetOutput, batch: EntityBatch) -> Iterator[str]:
         if not _close(probs.sum(dim=1), probs.new_ones(num_actors)):
             yield f"log_probs[{name!r}]: expected probabilities that add up to 1"
         legal = allowed.gather(1, chosen.clamp(min=0)[:, None])
-        if (probs[~allowed] != 0).any() or not legal[taken].all():
+        if (probs[~allowed] != 0).any() or not legal[is_active].all():
             yield f"log_probs[{name!r}]: expected probability 0 where the mask forbids a choice"
             return
 
-    # They match the rest.
+    # Log-probabilities and entropies match the distribution.
     if not _close(out.logprobs[name], distribution.log_prob(chosen)):
-        yield f"logprobs[{name!r}]: expected those of the choices in {source}"
+        yield f"logprobs[{name!r}]: expected log-probabilities of the choices in {source}"
     if not _close(out.entropies[name], distribution.entropy()):
-        yield f"entropies[{name!r}]: expected those of {source}"
+        yield f"entropies[{name!r}]: expected entropies of {source}"
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """Return whether choices are the same; NaN, of actors without numbers, equals NaN."""
-    return one.shape == other.shape and bool(
-        ((one == other) | (one != one) & (other != other)).all()
+def _equal(got: Tensor, expected: Tensor) -> bool:
+    """Return True if choices are equal; NaN, of inactive actors, equals NaN."""
+    return got.shape == expected.shape and bool(
+        ((got == expected) | (got != got) & (expected != expected)).all()
     )
 
 
 def _allowed(action: ActionBatch, log_probs: Tensor) -> Tensor:
-    """Return the choices that the mask allows, (actors, choices) bool.
+    """Return the legal choices, (actors, choices) bool.
 
     For select-entity the columns are the actees, padded to the largest number.
     """
@@ -236,8 +237,8 @@ def _allowed(action: ActionBatch, log_probs: Tensor) -> Tensor:
     return allowed.to(log_probs.device)
 
 
-def _repeats(net: Any, batch: EntityBatch) -> Iterator[str]:
-    """Check that acting has no side effects and no other source of randomness than `uniforms`."""
+def _check_determinism(net: Any, batch: EntityBatch) -> Iterator[str]:
+    """Check that acting has no side effects and no randomness except `uniforms`."""
     before = copy.deepcopy(net.state_dict())
     generator = torch.get_rng_state()
     first, second = _act(net, batch, draw=True), _act(net, batch, draw=True)
@@ -251,8 +252,8 @@ def _repeats(net: Any, batch: EntityBatch) -> Iterator[str]:
         yield f"forward: expected no side effects, it changed {changed}"
 
 
-def _takes_each_frame_alone(net: Any, batch: EntityBatch) -> Iterator[str]:
-    """Check that the output for a frame does not depend on the batch that it is in."""
+def _check_batch_independence(net: Any, batch: EntityBatch) -> Iterator[str]:
+    """Check that the output for a frame does not depend on other frames of the batch."""
     together = _act(net, batch, draw=False)
     for i in range(batch.num_frames):
         frame = np.array([i])
@@ -266,29 +267,29 @@ def _takes_each_frame_alone(net: Any, batch: EntityBatch) -> Iterator[str]:
             return
 
 
-def _remembers(net: Any, batch: EntityBatch) -> Iterator[str]:
-    """Check that sequences at once equal their steps, and that episodes do not leak."""
-    if not any(remembering_of(net)):
+def _check_memory(net: Any, batch: EntityBatch) -> Iterator[str]:
+    """Check that outputs for sequences equal outputs step by step, and that memory is reset."""
+    if not any(memory_specs(net)):
         return
-    # The frames as two steps of some environments, in which entities keep their rows.
+    # Use the frames as two steps of n environments, in which entities keep their rows.
     n = batch.num_frames // 2
-    known = {
+    identity = {
         name: Ragged(row_indices(np.zeros_like(rows.lengths), rows.lengths), rows.lengths)
         for name, rows in batch.features.items()
         if name != GLOBAL
     }
-    batch = replace(batch, identity=known).take(np.arange(2 * n))
+    batch = replace(batch, identity=identity).take(np.arange(2 * n))
     steps, environments = [batch.slice(slice(0, n)), batch.slice(slice(n, 2 * n))], np.arange(n)
     memory, rollout, outs = PlayerMemory(net, n), RolloutMemory(2), []
-    for some in steps:
+    for frames_now in steps:
         rollout.add(memory, environments)
-        frames, attached = memory.attach(some, environments, acts=True)
+        frames, attached = memory.attach(frames_now, environments, acts=True)
         out = _act(net, frames, draw=True)
         memory.advance(attached, [out.memory, out.memory_of_values])
         memory.reward = np.ones(n, np.float32)
         outs.append(out)
 
-    # All of them at once.
+    # Both steps in one batch.
     chosen = {name: torch.cat([out.actions[name] for out in outs]) for name in outs[0].actions}
     with torch.no_grad():
         together = net(replace(batch, past=rollout.past(batch)), actions=chosen)
@@ -296,20 +297,20 @@ def _remembers(net: Any, batch: EntityBatch) -> Iterator[str]:
     for name, logprobs in together.logprobs.items():
         same = same and _close(logprobs, torch.cat([out.logprobs[name] for out in outs]))
     if not same:
-        yield "memory: the output for two steps at once differs from that for one after the other"
+        yield "memory: the output for a sequence of two steps differs from that step by step"
 
-    # Where an episode begins, nothing is remembered.
+    # An episode starts with empty memory.
     memory.begun[:] = True
     values = []
-    for one in (memory, PlayerMemory(net, n)):
-        frames, _ = one.attach(steps[1], environments, acts=True)
+    for player_memory in (memory, PlayerMemory(net, n)):
+        frames, _ = player_memory.attach(steps[1], environments, acts=True)
         values.append(_act(net, frames, draw=True).values["value"])
     if not _close(values[0], values[1]):
-        yield "memory: the output for the first frame of an episode depends on the one before"
+        yield "memory: the output for the first frame of an episode depends on the previous episode"
 
 
-def _learns(net: Any, batch: EntityBatch) -> Iterator[str]:
-    """Check the gradients of everything that the loss uses."""
+def _check_gradients(net: Any, batch: EntityBatch) -> Iterator[str]:
+    """Check the gradients of all outputs that the loss uses."""
     chosen = _act(net, batch, draw=True).actions
     net.train()
     out = net(batch, actions=chosen)
@@ -326,8 +327,8 @@ def _learns(net: Any, batch: EntityBatch) -> Iterator[str]:
         yield f"forward: expected finite gradients, got others for {bad}"
 
 
-def _is_saved(net: Any, batch: EntityBatch) -> Iterator[str]:
-    """Check that a state dict holds everything that the output depends on."""
+def _check_state_dict(net: Any, batch: EntityBatch) -> Iterator[str]:
+    """Check that the state dict includes everything that the output depends on."""
     parameters = {name: p.detach().clone() for name, p in net.named_parameters()}
     net.update_input_stats(batch)
     moved = [n for n, p in net.named_parameters() if not torch.equal(p.detach(), parameters[n])]
@@ -345,6 +346,16 @@ def _is_saved(net: Any, batch: EntityBatch) -> Iterator[str]:
             yield f"state_dict: actions[{name!r}] differ after saving and loading"
     if not torch.equal(got.values["value"], expected.values["value"]):
         yield "state_dict: values differ after saving and loading"
+
+
+_CHECKS = (
+    _check_outputs,
+    _check_determinism,
+    _check_batch_independence,
+    _check_memory,
+    _check_gradients,
+    _check_state_dict,
+)
 
 
 def _act(net: Any, batch: EntityBatch, draw: bool) -> Any:

@@ -37,18 +37,18 @@ from enn_trainer.runtime.interrupt import (
 )
 from enn_trainer.runtime.torch_group import current_group
 from enn_trainer.runtime.trust import TYPED
-from entity_env.process import reader_may_leave
+from entity_env.process import ignore_broken_pipe
 
 T = TypeVar("T")
 DRY_STEPS = 8
-"""Maximal number of steps of rollouts and evaluations in a dry run."""
+"""Maximal number of steps of a rollout or evaluation in a dry run."""
 
 _EXISTING: dict[str, tuple[Existing, str]] = {
-    "--resume": ("resume", "continue the run that was saved there"),
-    "--resume-or-start": ("continue", "continue it, or begin: for jobs that start again and again"),
-    "--force": ("replace", "start over; what is there is set aside"),
+    "--resume": ("resume", "continue the run in that folder"),
+    "--resume-or-start": ("continue", "continue it, or start a new one: for restarted jobs"),
+    "--force": ("replace", "start over; an existing run is set aside"),
 }
-"""Options for a folder that has a run already: the value for `StateManager`, and the help."""
+"""Options for a folder with a run: the value of `existing` for `StateManager`, and the help."""
 
 _EPILOG = """\
 examples:
@@ -63,10 +63,10 @@ def command(
     state_cls: type[State] = State,
     initial_state: Callable[[TrainConfig, dict[str, Any]], State] = init_train_state,
 ) -> Callable[[Callable[[StateManager], T]], Callable[[], T]]:
-    """Make a command out of a function that takes a state manager.
+    """Decorate a function of a state manager as a command with the arguments of `enn train`.
 
-    It understands the arguments of `enn train`. A mistake in them ends the program with one line
-    and status 2; a signal that ended a run ends it with status 130 or 143, after the function.
+    An invalid argument ends the program with one line and status 2. If a signal ended the run, the
+    program exits with status 130 or 143 after the function returns.
 
     Example:
         >>> @command()
@@ -95,7 +95,7 @@ def command(
     return decorate
 
 
-@reader_may_leave()
+@ignore_broken_pipe()
 def run_command(
     arguments: Sequence[str],
     program: str,
@@ -112,11 +112,11 @@ def run_command(
         arguments: arguments without the name of the program.
         program: name of the program, for the usage.
         run: function of the state manager that runs the command.
-        config_cls: class of the configuration, to which overrides refer.
+        config_cls: class of the configuration, which overrides refer to.
         state_cls: class of the state.
         initial_state: makes the state of a new run.
-        check: raises before `run` if the run must not begin; not called with `--trust`.
-        takes_world: True if the first word may be the world to train in.
+        check: raises before `run` if the run must not start; not called with `--trust`.
+        takes_world: True if the first word may name the environment.
     """
     # Parse, and list settings.
     options = parse_typed(run_parser(program), arguments, config_cls)
@@ -124,12 +124,12 @@ def run_command(
         print(hps_info(config_cls, options.hps_info or None))
         return 0
     try:
-        # Arguments that exclude each other.
-        given = [flag for flag in _EXISTING if vars(options)[flag]]
-        if len(given) > 1:
-            raise ConfigError(f"{' and '.join(given)}: expected one of them, got {len(given)}")
-        if given and not options.checkpoint_dir:
-            raise ConfigError(f"{given[0]}: expected the folder as --checkpoint-dir, got none")
+        # Mutually exclusive arguments.
+        flags = [flag for flag in _EXISTING if vars(options)[flag]]
+        if len(flags) > 1:
+            raise ConfigError(f"{' and '.join(flags)}: expected one of them, got {len(flags)}")
+        if flags and not options.checkpoint_dir:
+            raise ConfigError(f"{flags[0]}: expected the folder as --checkpoint-dir, got none")
         if options.no_save and options.checkpoint_dir:
             raise ConfigError("--no-save and --checkpoint-dir: expected one of them, got both")
         if options.config and options.resume_from:
@@ -137,7 +137,7 @@ def run_command(
         if not takes_world and options.overrides and "=" not in options.overrides[0]:
             got = f"FIELD=VALUE, got {options.overrides[0]!r}"
             raise ConfigError(f"{program}: expected {got}; its environment is in the program")
-        is_new = not options.resume_from and given != ["--resume"]
+        is_new = not options.resume_from and flags != ["--resume"]
         typed = typed_settings(config_cls, options.overrides, options.config, is_new)
 
         # Configuration and state.
@@ -149,7 +149,7 @@ def run_command(
             checkpoint_dir=options.checkpoint_dir,
             overrides=typed.overrides,
             environment=os.environ,
-            existing=_EXISTING[given[0]][0] if given else "refuse",
+            existing=_EXISTING[flags[0]][0] if flags else "refuse",
             init_from=options.init_from,
             init_parts=PARTS if options.init_parts is None else options.init_parts.split(","),
             init_renames=renames(options),
@@ -175,7 +175,7 @@ def run_command(
     except (*EXPECTED_ERRORS, torch.OutOfMemoryError) as error:
         if options.verbose:
             traceback.print_exception(error)
-        if isinstance(error, RankError):  # perhaps there is no group
+        if isinstance(error, RankError):  # there may be no group
             return failed(error)
         group = current_group()
         group.fail(error)
@@ -184,7 +184,7 @@ def run_command(
         stands = "stopped at once; the newest save stands"
         print(stands if manager.newest_save() else "interrupted", file=sys.stderr)
         return stop.status
-    except KeyboardInterrupt as error:  # before the run began
+    except KeyboardInterrupt as error:  # before the run started
         if is_raised_by_code(error):
             raise
         print("interrupted", file=sys.stderr)
@@ -193,18 +193,17 @@ def run_command(
 
 
 def dry_run(manager: StateManager, run: Callable[[StateManager], object]) -> None:
-    """Evaluate, update and save; then resume from the save, and do the same again.
+    """Evaluate, update and save; then resume from that checkpoint, and repeat.
 
-    Environments, processes and networks are those of the run; rollouts, evaluations and epochs are
-    short. Nothing is sent to trackers, and all files go to a temporary folder, also if the run has
-    a folder in which it would continue.
+    Environments, processes and networks are as in the run; rollouts, evaluations and epochs are
+    short. Nothing is sent to trackers, and all files go to a temporary folder.
 
     Args:
         manager: state manager of the run.
         run: trains with a manager.
 
     Raises:
-        CheckpointError: the second half did not start from the save of the first.
+        CheckpointError: the second half did not resume the first.
     """
     config, saved = manager.config, manager.resumed_from
     frames = _dry_steps(config) * config.rollout.num_envs
@@ -219,15 +218,15 @@ def dry_run(manager: StateManager, run: Callable[[StateManager], object]) -> Non
                 manager._initial_state,
                 checkpoint_dir=Path(folder, "run"),
             )
-            if half == 1:  # the second half gets its settings from the save
+            if half == 1:  # the second half gets its settings from the checkpoint
                 trial.init_path = manager.init_path if saved is None else saved.path
                 trial.init_from = manager.init_from if saved is None else None
                 trial.overrides, trial.environment = manager.overrides, manager.environment
-                # As it was read: a run that goes on may delete it at any moment.
+                # Already read, as a running process may delete it at any moment.
                 trial._resumed, trial._searched = saved, saved is not None
             trial.is_dry = True
-            trial.trust = trust_of_run(manager) if half == 1 else TYPED  # the save is its own
-            # An update: runs end with whole ones, also where less than one is left.
+            trial.trust = trust_of_run(manager) if half == 1 else TYPED  # its own checkpoint
+            # One more step makes one more update, as runs end with complete updates.
             _shorten(trial.config, end + 1, folder)
             run(trial)
             manager.interrupted_by = trial.interrupted_by
@@ -243,15 +242,15 @@ def dry_run(manager: StateManager, run: Callable[[StateManager], object]) -> Non
 
 
 def _dry_steps(config: TrainConfig) -> int:
-    """Return the steps of a rollout in a dry run, at least those of a sequence."""
+    """Return the steps of a rollout in a dry run, at least one sequence."""
     return min(max(DRY_STEPS, config.ppo.seq_len or 1), config.rollout.steps)
 
 
 def _dry_minibatch(config: TrainConfig) -> int:
-    """Return the frames of a minibatch of a dry run, whose rollouts have fewer than `config` says.
+    """Return the minibatch size of a dry run, which has shorter rollouts than `config`.
 
-    Minibatches have no frames of opponents, and whole sequences if the network has memory. Where
-    they are as large a share of the rollout as those of the run, they have as few and as many.
+    Minibatches have no frames of opponents, and whole sequences if the network has memory. In these
+    cases their share of the rollout is the same as in the run, so that the division works alike.
     """
     steps, bs, nets = _dry_steps(config), config.optim.bs, (config.net, config.vf_net)
     remembers = any(net is not None and net.memory is not None for net in nets)
@@ -284,44 +283,44 @@ def _shorten(config: TrainConfig, end: int, folder: str) -> None:
 
 def add_rename_arguments(parser: OneLineParser) -> None:
     """Add `--rename` and `--rename-file`; see `renames`."""
-    help = f"what the world calls otherwise now: {SYNTAX}; may be repeated"
+    help = f"renamed in the environment: {SYNTAX}; repeatable"
     parser.option("--rename", "OLD=NEW", help, action="append", default=[])
-    parser.option("--rename-file", "FILE", "a file with such renames, one a line", type=Path)
+    parser.option("--rename-file", "FILE", "a file with such renames, one per line", type=Path)
 
 
 def renames(options: argparse.Namespace) -> list[str]:
-    """Return the renames of `--rename` and `--rename-file`, one OLD=NEW each."""
-    of_file = rename_lines(options.rename_file) if options.rename_file else []
-    return [*options.rename, *of_file]
+    """Return the renames of `--rename` and `--rename-file`, as OLD=NEW."""
+    file_renames = rename_lines(options.rename_file) if options.rename_file else []
+    return [*options.rename, *file_renames]
 
 
 def run_parser(program: str) -> OneLineParser:
     """Return the parser of a command that trains, such as `enn train`."""
     # Configuration.
-    about = "Train an agent in a world made of entities."
-    parser = OneLineParser(prog=program, description=about, epilog=_EPILOG.format(program))
+    description = "Train an agent in an environment made of entities."
+    parser = OneLineParser(prog=program, description=description, epilog=_EPILOG.format(program))
     settings = (
         "settings, such as optim.lr=0.003 or optim.lr='step: 0.003@0 cos 0@1e6', also as "
-        "--lr 0.003; for enn train a world may stand before them, as in enn train Xor"
+        "--lr 0.003; with enn train, an environment may precede them, as in enn train Xor"
     )
     parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings)
     configs = "a configuration file: .ron .yaml .toml .json, or the name of a shipped one: xor"
     parser.option("--config", "FILE", configs, type=Path)
 
     # Folder of the run.
-    there = "if there is one already, say with one of the next three what to do with it"
+    advice = "if it has a run already, one of the next three options says what to do"
     folder = "folder of the run (default: a new one, runs/<world>-<n>)"
-    parser.option("--checkpoint-dir", "DIR", f"{folder}; {there}", type=Path)
-    parser.flag("--no-save", "keep no saves; metrics go to a folder in runs all the same")
+    parser.option("--checkpoint-dir", "DIR", f"{folder}; {advice}", type=Path)
+    parser.flag("--no-save", "write no checkpoints; metrics still go to a folder in runs")
     for flag, (_, text) in _EXISTING.items():
         parser.add_argument(flag, dest=flag, action="store_true", help=text)
 
-    # Start from a save elsewhere.
-    elsewhere = "start from a save or run elsewhere: a folder, RUN@STEP, RUN@latest, RUN@best"
-    parser.option("--resume-from", "SAVE", elsewhere, type=Path)
-    weights = "begin a new run with the weights of a checkpoint, also of a world that was changed"
+    # Checkpoint to start from.
+    sources = "start from another run or checkpoint: a folder, RUN@STEP, RUN@latest, RUN@best"
+    parser.option("--resume-from", "SAVE", sources, type=Path)
+    weights = "start a new run with the weights of a checkpoint, also of a changed environment"
     parser.option("--init-from", "DIR", weights, type=Path)
-    parser.option("--init-parts", "PARTS", f"which of them, some of {','.join(PARTS)}")
+    parser.option("--init-parts", "PARTS", f"which weights, some of {','.join(PARTS)}")
     add_rename_arguments(parser)
     parser.option("--hps-info", "QUERY", "list the settings, or search them", nargs="?", const="")
     add_ways_to_run(parser)
@@ -329,8 +328,8 @@ def run_parser(program: str) -> OneLineParser:
 
 
 def add_ways_to_run(parser: OneLineParser) -> None:
-    """Add options of commands that train: to trust a save, and to look before running."""
-    parser.flag("--trust", "use the code and the cluster that the save names")
-    parser.flag("--dry-run", "try one of everything in seconds, and keep nothing of it")
+    """Add the options `--trust`, `--dry-run`, `--print-config` and `--verbose`."""
+    parser.flag("--trust", "use the code and the cluster that the checkpoint names")
+    parser.flag("--dry-run", "try each phase of the run in seconds, and keep no files")
     parser.flag("--print-config", "show every setting and where it comes from")
     parser.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")

@@ -3,9 +3,9 @@
     >>> from enn_trainer.stop_conditions import AtLeast, Plateaus
     >>> stop = AtLeast("eval/episodic_reward.mean", 0.99) | Plateaus("losses/entropy")
 
-`Trainer.run(stop)` ends the run once it is met. Conditions are evaluated after every update and
-every evaluation. Their memory is part of the run's state, so that a resumed run ends at the same
-step as an uninterrupted one.
+`Trainer.run(stop)` ends the run once the condition is met. Conditions are evaluated after every
+update and every evaluation. Their memory is part of the state of the run, so that a resumed run
+ends at the same step as an uninterrupted one.
 """
 
 import math
@@ -20,11 +20,11 @@ from enn_trainer.base.errors import ConfigError
 from entity_env.errors import short_repr
 
 Memory: TypeAlias = dict[str, Any]
-"""Memory of conditions: plain data, by the text of the condition."""
+"""Memory of conditions: plain data by the `repr` of the condition."""
 
 
 class Now(NamedTuple):
-    """Progress and metrics of a run, the input of conditions.
+    """Progress and metrics of a run, as input of conditions.
 
     Attributes:
         step: frames so far, over all restarts.
@@ -66,46 +66,46 @@ class Condition:
 
 @dataclass(frozen=True)
 class _Pair(Condition):
-    """Combination of two conditions, both of which are evaluated, as each may update its memory."""
+    """Combination of two conditions. Both are always evaluated, as they may update their memory."""
 
-    one: Condition
-    other: Condition
+    first: Condition
+    second: Condition
 
     def keys(self) -> Iterator[str]:
         """Yield the tags of both conditions."""
-        yield from (*self.one.keys(), *self.other.keys())
+        yield from (*self.first.keys(), *self.second.keys())
 
 
 class Both(_Pair):
-    """Condition that is met while two others are both met."""
+    """Condition that is met while both of two conditions are met."""
 
     def is_met(self, now: Now, memory: Memory) -> bool:
         """Return True if both are met."""
-        return all([self.one.is_met(now, memory), self.other.is_met(now, memory)])
+        return all([self.first.is_met(now, memory), self.second.is_met(now, memory)])
 
     def __str__(self) -> str:
-        return f"{self.one} and {self.other}"
+        return f"{self.first} and {self.second}"
 
 
 class Either(_Pair):
-    """Condition that is met when at least one of two others is."""
+    """Condition that is met while at least one of two conditions is met."""
 
     def is_met(self, now: Now, memory: Memory) -> bool:
         """Return True if one is met."""
-        return any([self.one.is_met(now, memory), self.other.is_met(now, memory)])
+        return any([self.first.is_met(now, memory), self.second.is_met(now, memory)])
 
     def __str__(self) -> str:
-        return f"{self.one} or {self.other}"
+        return f"{self.first} or {self.second}"
 
 
 @dataclass(frozen=True)
 class Steps(Condition):
-    """Number of frames, over all restarts, that ends the run."""
+    """Condition that is met after a number of frames, over all restarts."""
 
     steps: int
 
     def is_met(self, now: Now, memory: Memory) -> bool:
-        """Return True from `steps` frames on."""
+        """Return True after `steps` frames."""
         return now.step >= self.steps
 
     def __str__(self) -> str:
@@ -114,12 +114,12 @@ class Steps(Condition):
 
 @dataclass(frozen=True)
 class Seconds(Condition):
-    """Training time in seconds, over all restarts, that ends the run."""
+    """Condition that is met after a training time in seconds, over all restarts."""
 
     seconds: float
 
     def is_met(self, now: Now, memory: Memory) -> bool:
-        """Return True from `seconds` of training on."""
+        """Return True after `seconds` of training."""
         return now.time_used >= self.seconds
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ class Seconds(Condition):
 
 
 @dataclass(frozen=True)
-class _OfMetric(Condition):
+class _MetricCondition(Condition):
     """Condition on the latest value of a tag such as `eval/episodic_reward.mean`."""
 
     key: str
@@ -137,22 +137,22 @@ class _OfMetric(Condition):
         yield self.key
 
     def is_met(self, now: Now, memory: Memory) -> bool:
-        """Return `holds` of the latest value, or False without one."""
+        """Return `holds` of the latest value; False if there is none."""
         return self.key in now.metrics and self.holds(now.metrics[self.key])
 
     def holds(self, value: float) -> bool:
-        """Return True if a value of the tag ends the run."""
+        """Return True if the condition is met for a value of the metric."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class AtLeast(_OfMetric):
-    """Lower bound on a metric, at which the run ends."""
+class AtLeast(_MetricCondition):
+    """Condition that is met when a metric reaches a lower bound."""
 
     bound: float
 
     def holds(self, value: float) -> bool:
-        """Return True for the bound or more."""
+        """Return True if the value is at least the bound."""
         return value >= self.bound
 
     def __str__(self) -> str:
@@ -160,13 +160,13 @@ class AtLeast(_OfMetric):
 
 
 @dataclass(frozen=True)
-class AtMost(_OfMetric):
-    """Upper bound on a metric, at which the run ends."""
+class AtMost(_MetricCondition):
+    """Condition that is met when a metric falls to an upper bound."""
 
     bound: float
 
     def holds(self, value: float) -> bool:
-        """Return True for the bound or less."""
+        """Return True if the value is at most the bound."""
         return value <= self.bound
 
     def __str__(self) -> str:
@@ -174,7 +174,7 @@ class AtMost(_OfMetric):
 
 
 @dataclass(frozen=True)
-class NotFinite(_OfMetric):
+class NotFinite(_MetricCondition):
     """Condition that is met when a metric is NaN or infinite."""
 
     def holds(self, value: float) -> bool:
@@ -186,7 +186,7 @@ class NotFinite(_OfMetric):
 
 
 @dataclass(frozen=True)
-class _OverTime(_OfMetric):
+class _PatienceCondition(_MetricCondition):
     """Condition that is met by `patience` consecutive values of a metric after a reference value.
 
     A NaN or infinite value restarts the count.
@@ -202,30 +202,30 @@ class _OverTime(_OfMetric):
             raise ValueError(f"patience: expected at least 1, got {self.patience}")
 
     def is_met(self, now: Now, memory: Memory) -> bool:
-        """Count a new value, if there is one, and return True once there are `patience`."""
+        """Count a new value, if there is one, and return True after `patience` values."""
         seen = memory.setdefault(repr(self), {"reference": None, "count": 0, "number": -1})
-        # Once per evaluation, also if the condition occurs twice in a combination.
+        # Once per evaluation, even if the condition occurs twice in a combination.
         if self.key in now.fresh and now.number > seen["number"]:
             value, before, seen["number"] = now.metrics[self.key], seen["reference"], now.number
             finite = before is not None and math.isfinite(before) and math.isfinite(value)
-            if not finite or self.begins_anew(value, before):
+            if not finite or self.is_new_reference(value, before):
                 seen["reference"], seen["count"] = value, 0
             else:
                 seen["count"] += 1
         return bool(seen["count"] >= self.patience)
 
-    def begins_anew(self, value: float, reference: float) -> bool:
-        """Return True if a value becomes the new reference instead of being counted."""
+    def is_new_reference(self, value: float, reference: float) -> bool:
+        """Return True if a value replaces the reference and restarts the count."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Plateaus(_OverTime):
-    """Plateau of a metric: `patience` values within a relative tolerance of the reference."""
+class Plateaus(_PatienceCondition):
+    """Condition that is met after `patience` values within a relative tolerance of the first."""
 
     rtol: float = 1e-3
 
-    def begins_anew(self, value: float, reference: float) -> bool:
+    def is_new_reference(self, value: float, reference: float) -> bool:
         """Return True outside the tolerance: `|value - reference| > rtol * |reference|`."""
         return abs(value - reference) > self.rtol * abs(reference)
 
@@ -234,10 +234,10 @@ class Plateaus(_OverTime):
 
 
 @dataclass(frozen=True)
-class StopsRising(_OverTime):
+class StopsRising(_PatienceCondition):
     """Condition that is met after `patience` values without a new maximum of a metric."""
 
-    def begins_anew(self, value: float, reference: float) -> bool:
+    def is_new_reference(self, value: float, reference: float) -> bool:
         """Return True for a new maximum."""
         return value > reference
 
@@ -246,10 +246,10 @@ class StopsRising(_OverTime):
 
 
 @dataclass(frozen=True)
-class StopsFalling(_OverTime):
+class StopsFalling(_PatienceCondition):
     """Condition that is met after `patience` values without a new minimum of a metric."""
 
-    def begins_anew(self, value: float, reference: float) -> bool:
+    def is_new_reference(self, value: float, reference: float) -> bool:
         """Return True for a new minimum."""
         return value < reference
 
@@ -258,22 +258,22 @@ class StopsFalling(_OverTime):
 
 
 def is_read(tags: Collection[str], prefix: str, name: str) -> bool:
-    """Return True if one of some tags is of a metric.
+    """Return True if a metric is among some tags.
 
     Args:
-        tags: such as `eval/win.mean`.
-        prefix: of the tags of the metric, such as `eval/`.
-        name: of the metric, such as `win`.
+        tags: tags such as `eval/win.mean`.
+        prefix: prefix of the tags of the metric, such as `eval/`.
+        name: name of the metric, such as `win`.
     """
     return any(tag.rpartition(".")[0] == f"{prefix}{name}" for tag in tags)
 
 
 def any_of(conditions: Sequence[Condition]) -> Condition | None:
-    """Return a condition that is met when any of `conditions` is, or None if there are none."""
-    found = list(conditions)
-    while len(found) > 1:  # a balanced tree, as a long chain would exceed the recursion limit
-        found = [reduce(or_, found[i : i + 2]) for i in range(0, len(found), 2)]
-    return found[0] if found else None
+    """Return the disjunction of conditions; None if there are none."""
+    nodes = list(conditions)
+    while len(nodes) > 1:  # a balanced tree, as a long chain would exceed the recursion limit
+        nodes = [reduce(or_, nodes[i : i + 2]) for i in range(0, len(nodes), 2)]
+    return nodes[0] if nodes else None
 
 
 _BOUND = re.compile(r"(?P<key>\S+?)\s*(?P<relation>>=|<=)\s*(?P<bound>\S+)")

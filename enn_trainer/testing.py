@@ -1,4 +1,4 @@
-"""Assertions for tests of your own environments, agents and parts of the state."""
+"""Assertions for tests of custom environments, agents and state parts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -45,7 +45,7 @@ def assert_learns(
         state_manager: state manager; `total_timesteps` of its configuration limits the training.
         env: the environment.
         key: tag of the metric, such as `eval/episodic_reward.mean`.
-        bound: value that the metric has to reach.
+        bound: value that the metric must reach.
 
     Raises:
         AssertionError: the bound was not reached; the message has the last value.
@@ -62,7 +62,7 @@ def assert_learns(
 
 
 def check_state_part(part: StatePart, new: StatePart) -> None:
-    """Raise if a part of the state does not survive saves, resumes and updates that fail.
+    """Raise if a state part does not survive checkpoints, resumes and failed updates.
 
     Example:
         >>> def test_running_scale_conforms():
@@ -71,20 +71,20 @@ def check_state_part(part: StatePart, new: StatePart) -> None:
         ...     check_state_part(scale, RunningScale())
 
     Args:
-        part: the part, in a state that differs from that of a new one; it is not changed.
-        new: another one, made in the same way and not used yet; it is changed.
+        part: the part, in a state that differs from a new one; it is not modified.
+        new: a new part, constructed in the same way; it is modified.
 
     Raises:
         AssertionError: there is a problem; the message names the entry.
     """
-    # Plain data and tensors, which do not change when they are read.
+    # The state is plain data and tensors, and reading does not change it.
     saved = copied_state(_checked(full_state(part)))
     _check_equal("state_dict, called twice", full_state(part), saved)
     initial = copied_state(_checked(full_state(new)))
     if saved and _bits(initial) == _bits(saved):
-        raise AssertionError("part: expected a state that differs from that of a new one")
+        raise AssertionError("part: expected a state that differs from the one of a new part")
 
-    # A save and a resume.
+    # A checkpoint and a resume.
     tensors = {name: value for name, value in saved.items() if isinstance(value, Tensor)}
     plain = {name: value for name, value in saved.items() if name not in tensors}
     new.load_state_dict({})
@@ -93,22 +93,22 @@ def check_state_part(part: StatePart, new: StatePart) -> None:
     _check_equal("state_dict after load_state_dict", full_state(new), saved)
 
     # An upgrade to the same spaces.
-    evolved = new.evolve(copied_state(full_state(new)), _NoChange())
+    evolved = new.evolve(copied_state(full_state(new)), _IdentityChange())
     _check_equal("evolve without a change of the spaces", evolved, saved)
 
-    # A failed update: back to an earlier state, also from entries that are new.
-    given = copied_state(initial)
-    new.load_state_dict(given)
+    # A failed update: restore an earlier state, also if entries are new.
+    argument = copied_state(initial)
+    new.load_state_dict(argument)
     _check_equal("state_dict after load_state_dict of an earlier state", full_state(new), initial)
-    _check_equal("the argument of load_state_dict afterwards", given, initial)
+    _check_equal("the argument of load_state_dict afterwards", argument, initial)
     _check_equal("the part, after another one was loaded", full_state(part), saved)
     new.load_state_dict(copied_state(saved))
     new.restore(copied_state(new.snapshot()))
     _check_equal("state_dict after restore of a snapshot", full_state(new), saved)
 
 
-class _NoChange(SpaceChange):
-    """Change of spaces that changes nothing. Entries of parameters are among `others`."""
+class _IdentityChange(SpaceChange):
+    """Change of spaces that changes nothing; `others` returns all entries."""
 
     is_same_world = True
 
@@ -132,7 +132,7 @@ class _NoChange(SpaceChange):
 
 
 def _checked(state: object) -> StateDict:
-    """Return a state if it consists of named tensors and plain data, else raise."""
+    """Return a state, or raise if it is not a mapping of tensors and plain data."""
     if not isinstance(state, Mapping) or any(type(name) is not str for name in state):
         raise AssertionError(f"state_dict: expected tensors and plain data by name, got {state!r}")
     for name, value in state.items():
@@ -145,7 +145,7 @@ def _checked(state: object) -> StateDict:
 
 
 def _check_equal(what: str, state: StateDict, expected: StateDict) -> None:
-    """Raise if a state is not equal to the expected one to the bit."""
+    """Raise if a state is not bitwise equal to the expected one."""
     got, bits = _bits(_checked(state)), _bits(expected)
     if got.keys() != bits.keys():
         raise AssertionError(f"{what}: expected entries {sorted(bits)}, got {sorted(got)}")
@@ -155,7 +155,7 @@ def _check_equal(what: str, state: StateDict, expected: StateDict) -> None:
 
 
 def _bits(state: StateDict) -> dict[str, tuple[object, ...]]:
-    """Return data that are equal for two states that are equal to the bit, and for no others."""
+    """Return data that compare equal if and only if the states are bitwise equal."""
     bits: dict[str, tuple[object, ...]] = {}
     for name, value in state.items():
         bits[name] = type(value), repr(value)

@@ -1,4 +1,4 @@
-"""The world's side: spaces, observations, actions and vectorised environments. No torch."""
+"""Environments: spaces, observations, actions and vectorised environments. No torch."""
 
 from typing import TYPE_CHECKING
 

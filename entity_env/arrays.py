@@ -1,4 +1,4 @@
-"""Types of NumPy arrays, and the conversion of values that environments return to them."""
+"""Array types, and conversion of values that environments return to NumPy arrays."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -24,13 +24,13 @@ _MAX_DEPTH = 64  # of nested sequences: as many axes as NumPy has
 
 
 def real_array(values: Any) -> npt.NDArray[Any]:
-    """Return an array-like of real numbers as an array of bools, integers or floats.
+    """Convert real numbers to an array of bools, integers or floats.
 
-    NumPy itself would convert text, drop imaginary parts and ignore masks. Objects are accepted if
-    they are numbers, such as fractions and decimals.
+    `np.asarray` would convert text, drop imaginary parts and ignore masks. Fractions, decimals and
+    other number objects become float64.
 
     Raises:
-        TypeError: there is something else than real numbers, or a masked array.
+        TypeError: the values are not real numbers, or are in a masked array.
         ValueError: nested sequences differ in length.
         OverflowError: an integer is too large for a float.
     """
@@ -40,7 +40,7 @@ def real_array(values: Any) -> npt.NDArray[Any]:
         array = np.asarray(values)
     except (TypeError, ValueError):
         raise
-    except Exception as error:  # of an object's own conversion, such as a tensor's with gradients
+    except Exception as error:  # by __array__, such as that of a tensor with gradients
         raise TypeError(f"{type(error).__name__}: {error}") from None
     if array.dtype.kind in _REAL:
         return array
@@ -56,11 +56,14 @@ def real_array(values: Any) -> npt.NDArray[Any]:
 
 
 def real_rows(rows: list[Any], width: int) -> Float32Array | None:
-    """Return many rows of plain numbers as one array, or None if `real_array` has to look at them.
+    """Convert rows of plain numbers to one array: the fast path of `real_array`.
 
     Args:
         rows: lists and tuples of `width` numbers.
         width: the length of each row.
+
+    Returns:
+        (rows, width) float32; None if the rows need the checks of `real_array`.
     """
     elements = list(chain.from_iterable(rows))
     array = np.array(elements)
@@ -72,7 +75,7 @@ def real_rows(rows: list[Any], width: int) -> Float32Array | None:
 
 
 def has_mask(values: Any, depth: int = _MAX_DEPTH) -> bool:
-    """Return whether an array-like is a masked array, or nested sequences that hold one."""
+    """Return whether an array-like is a masked array, or a nested sequence with one inside."""
     if not isinstance(values, list | tuple):
         return isinstance(values, np.ma.MaskedArray)
     classes = set(map(type, values))
@@ -85,10 +88,10 @@ def has_mask(values: Any, depth: int = _MAX_DEPTH) -> bool:
 def as_block(
     features: Any, n: int, width: int, what: str, env_index: int | None = None
 ) -> Float32Array:
-    """Return features as float32 (n, width).
+    """Convert features to float32 (n, width).
 
     Raises:
-        InvalidObservation: they are not numbers, or not of this shape.
+        InvalidObservation: the features are not numbers, or have another shape.
     """
     try:
         array = np.asarray(real_array(features), dtype=np.float32)
@@ -101,10 +104,10 @@ def as_block(
 
 
 def as_flag(value: Any, name: str, env_index: int | None = None) -> bool:
-    """Return a flag that is given as a bool, an integer or an array of one of them; None is False.
+    """Convert a bool, an integer, or an array with one element to a bool; None is False.
 
     Raises:
-        InvalidObservation: it is text, a sequence, a fraction or NaN, whose truth is a guess.
+        InvalidObservation: the value is text, a sequence, a fraction or NaN.
     """
     if type(value) is bool:
         return value
@@ -117,10 +120,10 @@ def as_flag(value: Any, name: str, env_index: int | None = None) -> bool:
 
 
 def as_flags(flags: Any, what: str, env_index: int | None = None) -> BoolArray:
-    """Return booleans that are given as such or as zeros and ones.
+    """Convert booleans, or zeros and ones, to a boolean array.
 
     Raises:
-        InvalidObservation: they are something else, or a masked array.
+        InvalidObservation: there are other values, or the array is masked.
     """
     try:
         if not has_mask(flags):
@@ -129,21 +132,21 @@ def as_flags(flags: Any, what: str, env_index: int | None = None) -> BoolArray:
                 return array
             if array.dtype.kind in "iuf" and np.isin(array, (0, 1)).all():
                 return array.astype(np.bool_)
-    except Exception:  # nested sequences of different lengths, or an object's own conversion
+    except Exception:  # nested sequences of different lengths, or an error of __array__
         pass
     raise unexpected(env_index, what, "booleans", short_repr(flags, LONG))
 
 
 def as_numbers(values: Sequence[Any], env_indices: Sequence[int], what: str) -> FloatArray:
-    """Return one number of each environment, (n,).
+    """Convert one number per environment to float64 (n,).
 
     Args:
         values: (n,) real numbers.
-        env_indices: (n,) of the environments, for the message.
+        env_indices: (n,) indices of the environments, for the message.
         what: the field, for the message.
 
     Raises:
-        InvalidObservation: one of them is not a real number.
+        InvalidObservation: a value is not a real number.
     """
     reals = _real_or_none(values)
     if reals is not None and reals.shape == (len(values),):
@@ -161,5 +164,5 @@ def _real_or_none(values: Any) -> npt.NDArray[Any] | None:
 
 
 def all_none(values: Sequence[Any]) -> bool:
-    """Return whether all values are None; an array would compare its elements with None."""
+    """Return whether all values are None, without comparing the elements of arrays."""
     return set(map(type, values)) <= {type(None)}

@@ -1,4 +1,4 @@
-"""`Bot`: a player that a person writes, and the frames that it sees."""
+"""`Bot`: a scripted player, and its observations and actions."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -20,149 +20,149 @@ from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs
 
 
 class Bot(SeededRandom, ABC):
-    """Player without a network: a class that is made without arguments.
+    """Base class of scripted players. The constructor takes no arguments.
 
-    One instance plays one seat of one match, or one environment, game after game. It sees what a
-    policy sees: visible entities with their features, a mask that lists all actors, choices and
-    flags of each action, and neither rewards nor metrics. Entities have the ids `(type, row)`,
-    counted among those that are visible; labels of features are given by their index.
+    An instance plays one side of a match, or one environment, for any number of episodes. Its
+    observations contain what a policy observes: visible entities with their features, and masks
+    with all actors, choices and flags; no rewards or metrics. The id of an entity is
+    `(type, row)`, counted over visible entities. Categorical features are label indices.
 
-    A bot that keeps anything but `rng` between steps offers `get_state` and `set_state`, so that
-    games can be resumed; `class Careful(PlainState, Bot)` has both.
+    A bot with state besides `rng` implements `get_state` and `set_state`, so that episodes can be
+    resumed; `class MyBot(PlainState, Bot)` inherits both.
     """
 
     @abstractmethod
     def act(self, observation: Observation) -> Mapping[ActionName, Action]:
-        """Return a legal choice of each actor of each action that the observation offers."""
+        """Return, for each available action, a legal choice of each actor."""
 
     def seed(self, seed: int) -> None:
-        """Begin a game, whose choices are a function of `seed`; forget the one before."""
+        """Start an episode: reset all state, and make the choices a function of `seed`."""
         self.rng = np.random.default_rng(seed)
 
     @cached_property
     def rng(self) -> np.random.Generator:  # type: ignore[override]
-        """The source of randomness, set by `seed`."""
+        """The random number generator, seeded by `seed`."""
         return np.random.default_rng()
 
 
 def bot_state(bot: Bot) -> Any:
-    """Return the state of a bot, of one without `get_state` that of its generator, as plain data.
+    """Return the state of a bot as plain data; without `get_state`, the state of its `rng`.
 
     Raises:
-        TypeError: `rng` was replaced by another generator, of a bot without `get_state`.
+        TypeError: the bot has no `get_state`, and `to_plain` does not support its `rng`.
     """
     get_state = getattr(bot, "get_state", None)
     return to_plain(bot.rng, "rng") if get_state is None else get_state()
 
 
 def restore_bot(bot: Bot, state: Any) -> None:
-    """Continue from a state that `bot_state` returned."""
+    """Restore a state that `bot_state` returned."""
     if (set_state := getattr(bot, "set_state", None)) is None:
         bot.rng = from_plain(state)
     else:
         set_state(state)
 
 
-def ask_bots(
+def bot_choices(
     bots: Sequence[Bot],
     frames: Sequence[Observation],
     batch: VecObs,
     spaces: Spaces,
     where: Callable[[int], str],
 ) -> Choices:
-    """Return the choices of bots in their frames.
+    """Let bots act, and convert their actions to choices.
 
     Args:
         bots: B bots.
-        frames: B of them, from `shown_frames`.
+        frames: B observations, from `bot_observations`.
         batch: the same B frames.
         spaces: of the frames, and the actions.
-        where: returns the place of a frame, for messages, by its index.
+        where: returns the description of a frame, by its index, for messages.
 
     Returns:
-        Per action int64 (actors,) per frame.
+        By action, int64 (actors,) per frame.
 
     Raises:
-        InvalidAction: a choice is not legal; the message names the bot and what was allowed.
+        InvalidAction: a choice is not legal; the message names the bot and the legal choices.
         Exception: raised by a bot, with a note that names it.
     """
     obs_space, action_space = spaces
 
-    def named(i: int) -> str:
+    def bot_name(i: int) -> str:
         return f"{type(bots[i]).__name__} in {where(i)}"
 
     answers: list[Mapping[ActionName, Action]] = []
     for i, (bot, frame) in enumerate(zip(bots, frames, strict=True)):
         try:
-            given: Any = bot.act(_lent(frame))
+            bot_actions: Any = bot.act(_copy_for_bot(frame))
         except BaseException as error:
-            raised = as_error(error)
-            raised.add_note(f"in bot {named(i)}")
-            raise raised  # noqa: B904 (has its cause)
-        if not isinstance(given, Mapping) or not given.keys() <= action_space.keys():
-            got = short_repr([*given] if isinstance(given, Mapping) else given)
+            outer_error = as_error(error)
+            outer_error.add_note(f"in bot {bot_name(i)}")
+            raise outer_error  # noqa: B904 (has its cause)
+        if not isinstance(bot_actions, Mapping) or not bot_actions.keys() <= action_space.keys():
+            got = short_repr([*bot_actions] if isinstance(bot_actions, Mapping) else bot_actions)
             expected = f"actions by their names {list(action_space)}"
-            raise InvalidAction(f"bot {named(i)}: expected {expected}, got {got}")
-        answers.append(given)
+            raise InvalidAction(f"bot {bot_name(i)}: expected {expected}, got {got}")
+        answers.append(bot_actions)
 
     def encode(name: ActionName, mask: VecActionMask) -> Ragged:
         actions = [answer.get(name) for answer in answers]
         try:
             return action_space[name].encode(name, actions, mask, frames, obs_space)
         except InvalidAction as error:
-            raise InvalidAction(f"bot {named(error.env_index or 0)}: {error}") from None
+            raise InvalidAction(f"bot {bot_name(error.env_index or 0)}: {error}") from None
 
     return choose_parts(batch.action_masks, action_space, encode)
 
 
-def shown_frames(batch: VecObs, shown: ObsSpace, spaces: Spaces) -> list[Observation]:
-    """Return B frames as bots see them.
+def bot_observations(batch: VecObs, batch_space: ObsSpace, spaces: Spaces) -> list[Observation]:
+    """Convert a batch of B frames to the observations of bots.
 
     Args:
-        batch: the B frames, also of environments in other processes.
-        shown: the space of their features.
-        spaces: of the environment, whose order features and labels are to have.
+        batch: B frames.
+        batch_space: the observation space of the batch.
+        spaces: of the environment; they give the order of features and labels.
     """
     obs_space, action_space = spaces
-    own = batch.take(np.arange(len(batch)))  # bots may keep it, batches are written over
-    frames = [Observation() for _ in range(len(own))]
-    ids: list[list[EntityID]] = [[] for _ in frames]  # of all entities, also of hidden ones
-    for name, blocks in _blocks_of(own).items():
-        flags = own.visible.get(name)
+    snapshot = batch.take(np.arange(len(batch)))  # batches are reused, and bots may keep frames
+    frames = [Observation() for _ in range(len(snapshot))]
+    ids: list[list[EntityID]] = [[] for _ in frames]  # of all entities, including hidden ones
+    for name, blocks in _blocks_of(snapshot).items():
+        flags = snapshot.visible.get(name)
         visible = [None] * len(frames) if flags is None else flags.of_frames()
-        for frame, ids_of_frame, block, seen in zip(frames, ids, blocks, visible, strict=True):
+        for frame, frame_ids, block, is_visible in zip(frames, ids, blocks, visible, strict=True):
             rows: Sequence[int] = range(len(block))
-            if seen is not None:
-                block, rows = block[seen], (np.cumsum(seen) - 1).tolist()
+            if is_visible is not None:
+                block, rows = block[is_visible], (np.cumsum(is_visible) - 1).tolist()
             if name == GLOBAL:
                 frame.global_features = block[0]
                 continue
             frame.features[name] = block
-            ids_of_frame += [(name, row) for row in rows]
-    for of_frame in ids:
-        of_frame.append(GLOBAL)  # stands behind all entities
+            frame_ids += [(name, row) for row in rows]
+    for entity_ids in ids:
+        entity_ids.append(GLOBAL)  # the global entity is the last one
     for name, space in action_space.items():
-        masks = space.unbatch_mask(own.action_masks[name], ids)
+        masks = space.unbatch_mask(snapshot.action_masks[name], ids)
         for frame, mask in zip(frames, masks, strict=True):
             if mask is not None:
                 frame.actions = {**frame.actions, name: mask}
-    return [filter_observation(frame, shown, obs_space) for frame in frames]
+    return [filter_observation(frame, batch_space, obs_space) for frame in frames]
 
 
-def _lent(frame: Observation) -> Observation:
-    """Return a frame for a bot, which may change all of it but the names of `frame`."""
-    lent, actions = copy.copy(frame), {}
+def _copy_for_bot(frame: Observation) -> Observation:
+    """Copy a frame, so that changes by a bot have no effect on `frame`."""
+    result, actions = copy.copy(frame), {}
     for name, mask in frame.actions.items():
-        actions[name] = own = copy.copy(mask)
+        actions[name] = mask_copy = copy.copy(mask)
         for field in mask.entity_fields:
             if (names := getattr(mask, field)) is not None:
-                setattr(own, field, [*names])
-    lent.features, lent.ids, lent.actions = {**frame.features}, {**frame.ids}, actions
-    return lent
+                setattr(mask_copy, field, [*names])
+    result.features, result.ids, result.actions = {**frame.features}, {**frame.ids}, actions
+    return result
 
 
 def _blocks_of(batch: VecObs) -> dict[str, list[Any]]:
-    """Return (n, numbers + kinds) float32 of each frame, by type."""
+    """Return the features of each frame by type, (n, numbers + categorical features) float32."""
     blocks = {}
     for name, rows in batch.features.items():
         values = rows.values

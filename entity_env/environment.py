@@ -1,4 +1,4 @@
-"""`Environment`: the interface of one world."""
+"""`Environment`: the interface of a single environment."""
 
 import random
 from abc import ABC, abstractmethod
@@ -20,22 +20,22 @@ _SEED = "_seed_of_rng"  # the first seed of `SeededRandom.rng`
 
 
 class SeededRandom:
-    """Base class with a random number generator of its own.
+    """Base class with a seeded random number generator, `self.rng`.
 
-    Environments that draw from `self.rng` have reproducible episodes. Those that draw from
-    elsewhere, or replace it by a generator of another library, override `seed`.
+    Environments that draw from `self.rng` have reproducible episodes. Override `seed` to use other
+    generators.
     """
 
     def seed(self, seed: int) -> None:
-        """Make the episodes from the next reset on a function of `seed`."""
+        """Seed the generator, so that episodes from the next reset on are a function of `seed`."""
         if "rng" not in vars(self) and type(self).rng is SeededRandom.rng:
-            vars(self)[_SEED] = seed  # for the first draw: seeding takes longer than short episodes
+            vars(self)[_SEED] = seed  # lazily: seeding takes longer than short episodes
         elif isinstance(self.rng, random.Random):
             self.rng.seed(seed)
 
     @cached_property
     def rng(self) -> random.Random:
-        """The source of randomness, set by `seed`."""
+        """The random number generator, seeded by `seed`."""
         return random.Random(vars(self).pop(_SEED, None))
 
 
@@ -44,48 +44,48 @@ class World(SeededRandom, ABC):
 
     @abstractmethod
     def obs_space(self) -> ObsSpace:
-        """Return the entity types and features that can be observed, by each side of a match."""
+        """Return the observation space; the sides of a match share it."""
 
     @abstractmethod
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """Return the action spaces by name, those of each side of a match."""
+        """Return the action spaces by name; the sides of a match share them."""
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """Return a picture: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
+        """Render the environment: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
     def view(self) -> View | None:
-        """Return the appearance of the world on pages; None leaves it to the names of features.
+        """Return how replay pages draw the environment; None infers it from the feature names.
 
-        It depends on the arguments of the constructor alone, and has no effect on episodes.
+        The view depends only on the constructor arguments, and has no effect on episodes.
         """
         return None
 
     def close(self) -> None:
-        """Release what the world holds."""
+        """Release all resources."""
         return
 
 
 class Environment(World):
     """Interface of one environment.
 
-    Override `obs_space`, `action_space`, `reset` and `act`; the rest has defaults.
+    Override `obs_space`, `action_space`, `reset` and `act`; other methods have defaults.
     """
 
     @abstractmethod
     def reset(self) -> Observation:
-        """Begin an episode and return its first observation."""
+        """Start an episode and return its first observation."""
 
     @abstractmethod
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
-        """Take a step with the chosen actions, by name, of all that the last frame offered."""
+        """Take a step with the actions by name, one for each action of the last observation."""
 
     def reset_filter(self, obs_filter: ObsSpace) -> Observation:
-        """Reset, with only the entity types and features that `obs_filter` names."""
+        """Reset, and return only the entity types and features of `obs_filter`."""
         return self._filter_obs(self.reset(), obs_filter)
 
     def act_filter(self, actions: Mapping[ActionName, Action], obs_filter: ObsSpace) -> Observation:
-        """Take a step, with only the entity types and features that `obs_filter` names."""
+        """Take a step, and return only the entity types and features of `obs_filter`."""
         return self._filter_obs(self.act(actions), obs_filter)
 
     def _filter_obs(self, obs: Observation, obs_filter: ObsSpace) -> Observation:

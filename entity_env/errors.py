@@ -1,15 +1,15 @@
-"""Exceptions of `entity_env`, and of the environments' own code.
+"""Exceptions of `entity_env`, and of the code of environments.
 
 EntityEnvError
-├── InvalidSpace        an observation or action space that contradicts itself
-├── InvalidView         a view that does not fit the observation space of its world
-├── InvalidObservation  an environment returned something its spaces do not allow
-├── InvalidAction       an action was handed in that the observation does not allow
-├── InvalidSampler      a text from which no value of an argument can be drawn
-├── WorkerError         a worker process failed, with the environment's own traceback
-│   └── ClusterLostError  the head of a Ray cluster is gone
-├── ClusterError        a Ray cluster that is not there, or too small
-└── UnknownWorld        a name of a world that does not stand for one
+├── InvalidSpace        inconsistent observation or action space
+├── InvalidView         view that does not match the observation space
+├── InvalidObservation  observation that violates the spaces of its environment
+├── InvalidAction       action that the last observation does not allow
+├── InvalidSampler      invalid sampler of an argument of an environment
+├── WorkerError         failure of a worker process, with its traceback
+│   └── ClusterLostError  loss of the head of a Ray cluster
+├── ClusterError        Ray cluster that is missing or too small
+└── UnknownWorld        unknown environment, or one that cannot be imported
 """
 
 import difflib
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 LONG = 2000
-"""The `max_length` for values that environments return, of which their authors want to see all."""
+"""The `max_length` for values that environments return, long enough to show most of them whole."""
 
 
 def one_line(error: BaseException) -> str:
@@ -26,13 +26,13 @@ def one_line(error: BaseException) -> str:
 
 
 def short_repr(value: object, max_length: int = 80) -> str:
-    """Return the `repr` of a value on one line, truncated where it is longer than `max_length`.
+    """Return the `repr` of a value on one line, truncated to `max_length` characters.
 
-    A truncated integer or collection has its size in front, or is nothing but that.
+    The size of a truncated integer or collection is prepended; very large ones are only the size.
     """
     size = ""
     if isinstance(value, str | bytes):
-        value = value[:max_length]  # quotes make it too long
+        value = value[:max_length]  # with its quotes it is still truncated below
     elif isinstance(value, int):
         size = f"an integer of {value.bit_length()} bits"
     elif isinstance(value, list | tuple | dict | set | frozenset):
@@ -50,20 +50,20 @@ def short_repr(value: object, max_length: int = 80) -> str:
 
 
 def truncate(text: str, max_length: int) -> str:
-    """Return a text of at most `max_length` characters, which ends in "..." if some are missing."""
+    """Truncate a text to `max_length` characters, with "..." at its end."""
     return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 
 def did_you_mean(
     name: str, names: Iterable[str], cutoff: float = 0.6, separator: str = ", "
 ) -> str:
-    """Return ", did you mean NAME?" with the nearest of some names; "" if none is near.
+    """Return ", did you mean NAME?" with the closest valid name, "" if there is none.
 
     Args:
-        name: that is unknown.
-        names: that are known.
-        cutoff: the least likeness, from 0 for any name to 1 for the same.
-        separator: in front of the question.
+        name: the unknown name.
+        names: the valid names.
+        cutoff: minimum similarity, from 0 for any name to 1 for an equal one.
+        separator: prefix of the question.
     """
     nearest = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
     return f"{separator}did you mean {nearest[0]}?" if nearest else ""
@@ -73,22 +73,22 @@ class EntityEnvError(Exception):
     """Base class of the errors that `entity_env` raises."""
 
 
-class InvalidSpace(EntityEnvError, ValueError):  # noqa: N818 (names what is invalid)
-    """An observation or action space that contradicts itself."""
+class InvalidSpace(EntityEnvError, ValueError):  # noqa: N818 (public name)
+    """Error for an inconsistent observation or action space."""
 
 
 class InvalidView(EntityEnvError, ValueError):  # noqa: N818 (as above)
-    """A view that does not fit the observation space of its world."""
+    """Error for a view that does not match the observation space of its environment."""
 
 
 class InvalidObservation(EntityEnvError, ValueError):  # noqa: N818 (as above)
-    """Something an environment returned that its spaces do not allow.
+    """Error for an observation that violates the spaces of its environment.
 
     Attributes:
-        env_name: the class of the environment, where it stands alone.
-        env_index: the index of the environment in a vectorised one, once that is known.
-        episode: the episode of that environment, counted from 0, once that is known.
-        step: the step of its episode, counted from 0 at the reset, once that is known.
+        env_name: the class of the environment, if it is not vectorised.
+        env_index: the index in vectorised environments; None if unknown.
+        episode: the episode of that environment, counted from 0; None if unknown.
+        step: the step of the episode, counted from 0 at the reset; None if unknown.
     """
 
     env_name: str | None = None
@@ -104,21 +104,21 @@ class InvalidObservation(EntityEnvError, ValueError):  # noqa: N818 (as above)
 
 
 class InvalidAction(EntityEnvError, ValueError):  # noqa: N818 (as above)
-    """An action that the last observation does not allow.
+    """Error for an action that the last observation does not allow.
 
     Attributes:
-        env_index: the index of the frame in its batch, once that is known.
+        env_index: the index of the frame in its batch; None if unknown.
     """
 
     env_index: int | None = None
 
 
-class InvalidSampler(EntityEnvError, ValueError):  # noqa: N818 (names what is invalid)
-    """A text from which no argument can be drawn, or one that an environment does not take."""
+class InvalidSampler(EntityEnvError, ValueError):  # noqa: N818 (public name)
+    """Error for the sampler of an argument that is invalid, or that the environment lacks."""
 
 
 class WorkerError(EntityEnvError, RuntimeError):
-    """Failure of a worker process; the message carries the traceback from the worker."""
+    """Failure of a worker process; the message contains the traceback of the worker."""
 
 
 class ClusterLostError(WorkerError):
@@ -126,34 +126,33 @@ class ClusterLostError(WorkerError):
 
 
 class ClusterError(EntityEnvError):
-    """Error of a Ray cluster that is not there, or too small."""
+    """Error for a Ray cluster that is missing or too small."""
 
 
-class UnknownWorld(EntityEnvError, ValueError):  # noqa: N818 (names what is unknown)
-    """A name that does not stand for an environment, or one that cannot be imported."""
+class UnknownWorld(EntityEnvError, ValueError):  # noqa: N818 (public name)
+    """Error for an unknown environment, or one that cannot be imported."""
 
 
 def invalid_in(env_index: int | None, message: str) -> InvalidObservation:
-    """Return the error for an invalid observation of one environment of a batch, if it is known."""
+    """Return the error for an invalid observation of environment `env_index`, None if unknown."""
     error = InvalidObservation(message)
     error.env_index = env_index
     return error
 
 
 def unexpected(env_index: int | None, what: str, expected: str, got: object) -> InvalidObservation:
-    """Return the error for a field of another value than expected, as `invalid_in`."""
+    """Return the error for a field with an unexpected value, as `invalid_in`."""
     return invalid_in(env_index, f"{what}: expected {expected}, got {got}")
 
 
 def as_error(error: BaseException) -> BaseException:
-    """Return the exception to raise in place of one that an environment raised.
+    """Convert an exception that an environment raised to a subclass of `Exception`.
 
-    SystemExit, GeneratorExit and other exceptions that are no `Exception` become a RuntimeError:
-    they would pass every handler, and SystemExit ends a program without a traceback. A
-    KeyboardInterrupt stays one, as Ctrl-C may have been typed while the environment ran.
+    SystemExit, GeneratorExit and the like become a RuntimeError: they would pass every handler,
+    and SystemExit ends a program without a traceback. KeyboardInterrupt is returned unchanged.
 
     Args:
-        error: raised by the environment; the cause of the RuntimeError.
+        error: raised by the environment; becomes the cause of the RuntimeError.
     """
     if isinstance(error, Exception | KeyboardInterrupt):
         return error
@@ -164,7 +163,7 @@ def as_error(error: BaseException) -> BaseException:
 
 @contextmanager
 def exits_as_errors() -> Iterator[None]:
-    """Apply `as_error` to exceptions of the block, or of the decorated function."""
+    """Convert exceptions of the block, or of the decorated function, by `as_error`."""
     try:
         yield
     except BaseException as error:
@@ -173,10 +172,10 @@ def exits_as_errors() -> Iterator[None]:
 
 @contextmanager
 def in_environment(index: int) -> Iterator[None]:
-    """Name the environment in exceptions that its own code raises in the block.
+    """Add the index of the environment to exceptions that its code raises in the block.
 
     Args:
-        index: of the environment among all of the run.
+        index: among all environments of the run.
     """
     try:
         with exits_as_errors():

@@ -1,4 +1,4 @@
-"""`FrameData`: the base of data of B frames, whose fields are taken, sliced and joined together."""
+"""`FrameData`: a batch of B frames that is indexed, sliced and concatenated field by field."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -12,49 +12,52 @@ from entity_env.arrays import IntArray
 from entity_env.ragged import Selection
 
 Path: TypeAlias = tuple[str, ...]
-"""Place of a leaf: names of fields, and of entries where a field is a mapping."""
+"""Path of a leaf: names of fields, and keys of mappings."""
 _KIND = "frames"
 SAME = {_KIND: "same"}
 """Metadata of a field that is the same for all frames."""
 DROPPED = {_KIND: "dropped"}
-"""Metadata of a field that has its default again in other frames."""
+"""Metadata of a field that is reset to its default when frames are selected."""
 COUNT = {_KIND: "count"}
 """Metadata of a field with the number of frames, an `int`."""
 
 
 def rows_of(name: str) -> dict[str, str]:
-    """Return metadata of a mapping whose entries have the rows of another field of this name.
+    """Return metadata of a mapping with the rows of the entries of another field.
 
-    The entries have `take(rows)` and `cat(pieces)`, as distributions over choices of actors do. An
-    entry that is not in all pieces is in none that are joined.
+    The entries have `take(rows)` and `cat(pieces)`, such as distributions over the choices of
+    actors. Concatenation drops entries that some pieces lack.
+
+    Args:
+        name: of the other field.
     """
     return {_KIND: name}
 
 
 _PLAIN = (int, float, bool, str)
 _CONSTANT = (SAME[_KIND], DROPPED[_KIND])
-_MAPPINGS = (dict, Mapping)  # the first is checked in a tenth of the time
+_MAPPINGS = (dict, Mapping)  # dict first: ten times as fast to check
 
 
 @singledispatch
 def take_leaf(leaf: Any, selection: Selection) -> Any:
-    """Return a leaf of the selected frames; new types of leaves are registered here."""
+    """Select frames of a leaf; register new leaf types here."""
     return leaf.select(selection)
 
 
 @singledispatch
 def slice_leaf(leaf: Any, frames: slice) -> Any:
-    """Return a leaf of consecutive frames, a view where it can be one."""
+    """Slice consecutive frames of a leaf, as a view if possible."""
     return leaf.slice(frames)
 
 
 @singledispatch
 def cat_leaves(first: Any, leaves: Sequence[Any]) -> Any:
-    """Concatenate the frames of leaves of the type of the first one."""
+    """Concatenate leaves of one type."""
     return first.cat(leaves)
 
 
-# Arrays have an entry for each frame.
+# Arrays: one entry per frame.
 @take_leaf.register(np.ndarray)
 def _(leaf: npt.NDArray[Any], selection: Selection) -> Any:
     return leaf[selection.frames]
@@ -106,23 +109,22 @@ class _RowsOf(NamedTuple):
         return self._replace(entry=self.entry.take(selection.rows(self.rows)[1]))
 
     def slice(self, frames: slice) -> None:
-        """Leave them out, as there may be no views of them."""
+        """Drop the entry, as there may be no view of it."""
 
     def cat(self, leaves: Sequence["_RowsOf"]) -> "_RowsOf":
         return self._replace(entry=self.entry.cat([leaf.entry for leaf in leaves]))
 
 
 class FrameData:
-    """Base class of dataclasses of B frames.
+    """Base class of dataclasses with the data of B frames.
 
-    A field is a leaf: an array or tensor with an entry for each frame, or rows of frames; more
-    `FrameData`; a mapping of these; or None. Others are declared by metadata, `SAME`, `DROPPED`,
-    `COUNT` or `rows_of`. What is added as a field is taken, sliced and
-    joined with the rest wherever frames are.
+    A field is a leaf (an array or tensor with one entry per frame, or ragged rows), nested
+    `FrameData`, a mapping of these, or None. Declare other fields by the metadata `SAME`,
+    `DROPPED`, `COUNT` or `rows_of`.
     """
 
     def take(self, frames: IntArray) -> Self:
-        """Return a copy of the given frames, in the given order."""
+        """Return a copy of the frames at these indices."""
         return self.select(Selection(frames))
 
     def select(self, selection: Selection) -> Self:
@@ -130,13 +132,13 @@ class FrameData:
         return self._map_leaves(lambda leaf: take_leaf(leaf, selection))
 
     def slice(self, frames: slice) -> Self:
-        """Return consecutive frames, without what is declared by `rows_of`; tensors are views."""
+        """Return consecutive frames without the fields declared by `rows_of`; tensors are views."""
         return self._map_leaves(lambda leaf: slice_leaf(leaf, frames))
 
     def map(self, change: Callable[[Any], Any]) -> Self:
-        """Return the same frames with changed leaves, also with those of `FrameData` in fields.
+        """Apply a function to all leaves, including leaves of nested `FrameData`.
 
-        What is declared by metadata stays.
+        Fields declared by metadata are unchanged.
         """
 
         def mapped(leaf: Any) -> Any:
@@ -149,32 +151,32 @@ class FrameData:
     @classmethod
     def cat(cls, pieces: Sequence[Self]) -> Self:
         """Concatenate the frames of several pieces."""
-        # Find all leaves before any are joined, as rows of a rollout grow in place.
+        # Collect all leaves before concatenation, as rows of a rollout grow in place.
         leaves = {
-            name: _to_join(_leaves_of_all(pieces, name, kind), pieces, (name,))
+            name: _group_leaves(_leaves_of_all(pieces, name, kind), pieces, (name,))
             for name, kind in _fields_of(pieces[0]).changing
         }
         return pieces[0]._copy_with(
-            {n: _map_tree(value, _LeafGroup.joined) for n, value in leaves.items()}
+            {n: _map_tree(value, _LeafGroup.concatenated) for n, value in leaves.items()}
         )
 
     def missing(self, path: Path, like: Any) -> Any:
-        """Return a leaf that is not given here, to join it with those of other pieces.
+        """Return a substitute for a leaf that other pieces of a concatenation have.
 
         Args:
-            path: its place.
+            path: of the leaf.
             like: the leaf of another piece.
 
         Returns:
-            The leaf; None if pieces that are joined have none either.
+            The leaf; None to drop it from the result.
 
         Raises:
-            ValueError: all pieces have to have it.
+            ValueError: all pieces must have the leaf.
         """
         raise ValueError(f"{'.'.join(path)}: expected in all pieces or in none, got some without")
 
     def _map_leaves(self, change: Callable[[Any], Any]) -> Self:
-        """Return the same with other leaves and `FrameData`, of as many or as few frames."""
+        """Return a copy with `change` applied to leaves and nested `FrameData`."""
         return self._copy_with(
             {
                 name: _map_tree(self._leaves(name, kind) if kind else getattr(self, name), change)
@@ -191,7 +193,7 @@ class FrameData:
         return {key: _RowsOf(entry, rows[key]) for key, entry in value.items()}
 
     def _copy_with(self, values: dict[str, Any]) -> Self:
-        """Return one with other values of the fields that differ from frame to frame."""
+        """Return a copy with other values of the per-frame fields."""
         for name, kind in _fields_of(self).declared:
             if kind == SAME[_KIND]:
                 values[name] = getattr(self, name)
@@ -203,11 +205,11 @@ class FrameData:
 
 
 class _Fields(NamedTuple):
-    """Fields of a class, each with what its metadata declare.
+    """Names and metadata of the fields of a class.
 
     Attributes:
-        changing: those that differ from frame to frame.
-        declared: those with metadata.
+        changing: per-frame fields.
+        declared: fields with metadata.
     """
 
     changing: list[tuple[str, str | None]]
@@ -241,7 +243,7 @@ def _leaves_of_all(pieces: Sequence[FrameData], name: str, kind: str | None) -> 
 
 
 def _map_tree(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the value of a field with changed leaves; entries that become None are left out."""
+    """Apply a function to the leaves of a field; entries that become None are dropped."""
     if value is None:
         return None
     if isinstance(value, _MAPPINGS):
@@ -254,22 +256,22 @@ def _map_tree(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 class _LeafGroup(NamedTuple):
-    """Leaves of one place, of all pieces."""
+    """Leaves of all pieces at one path."""
 
     leaves: Sequence[Any]
 
-    def joined(self) -> Any:
+    def concatenated(self) -> Any:
         return cat_leaves(self.leaves[0], self.leaves)
 
 
-def _to_join(values: Sequence[Any], pieces: Sequence[FrameData], path: Path) -> Any:
-    """Return what to join of a field or entry: a `_LeafGroup`, a mapping of these or None."""
+def _group_leaves(values: Sequence[Any], pieces: Sequence[FrameData], path: Path) -> Any:
+    """Group the leaves of all pieces: a `_LeafGroup`, a mapping of these, or None if all are."""
     present = [value for value in values if value is not None]
     if not present:
         return None
     if isinstance(present[0], _MAPPINGS):
         names = dict.fromkeys([name for value in present for name in value])
-        return {n: _to_join([v.get(n) for v in values], pieces, (*path, n)) for n in names}
+        return {n: _group_leaves([v.get(n) for v in values], pieces, (*path, n)) for n in names}
     if len(present) < len(values):
         values = [
             piece.missing(path, present[0]) if value is None else value

@@ -1,6 +1,6 @@
-"""Features that are one of several labels, and the conversion of rows that hold labels to numbers.
+"""Categorical features, and conversion of rows with labels to numbers.
 
-A row of an entity type holds its numbers, then for each kind a label or its index.
+A row of an entity has its numeric features, then a label or its index per categorical feature.
 """
 
 from collections import Counter
@@ -23,39 +23,38 @@ from entity_env.errors import (
 )
 
 MOST_LABELS = 2**15
-"""Most labels of a kind: their indices are int16, or uint8 up to 256 labels."""
+"""Maximum number of labels of a categorical feature: indices are uint8, or int16 above 256."""
 
 
 _FALSE_OR_TRUE = ["False", "True"]
 _WIDEST = 200
-"""Characters of the labels in a message."""
+"""Maximum number of characters of the labels in a message."""
 
 
 def check_unique(what: str, names: Iterable[str]) -> None:
-    """Raise if a name is given twice.
+    """Check that names are unique.
 
     Raises:
-        InvalidSpace: begins with `what` and lists the names.
+        InvalidSpace: starts with `what` and lists the duplicate names.
     """
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise InvalidSpace(f"{what}: every name must be given once, got {twice} more than once")
+    duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
+    if duplicates:
+        raise InvalidSpace(f"{what}: expected unique names, got {duplicates} more than once")
 
 
 @dataclass
 class Kind:
-    """A feature that is one of several labels, such as a colour.
+    """A categorical feature: one of several labels, such as a colour.
 
-    Labels are identity: a network keeps what it has learnt of one when they are reordered, added or
-    removed.
+    Weights of a network are stored by label, so labels can be reordered, added or removed later.
 
     Attributes:
         name: of the feature.
-        labels: their order gives the index of each.
+        labels: in the order of their indices.
 
     Raises:
-        InvalidSpace: the name or a label is not text, or the labels are not a sequence, are none,
-            too many, or have one twice.
+        InvalidSpace: the name or a label is not text, or the labels are empty, too many, not
+            unique, or not a sequence.
     """
 
     name: str
@@ -74,12 +73,12 @@ class Kind:
                 "give a list or tuple of texts, in an order that is always the same"
             )
         check_unique(what, labels)
-        # Members of an enumeration become plain texts: workers and readers do not have its class.
+        # Plain str for members of an enumeration: worker processes lack its class.
         self.labels = [str.__str__(label) for label in labels]
 
 
 class Flag(Kind):
-    """A feature that is true or false: a `Kind` with the labels "False" and "True".
+    """A boolean feature: a `Kind` with the labels "False" and "True".
 
     Args:
         name: of the feature.
@@ -92,15 +91,16 @@ class Flag(Kind):
 def split_kinds(
     what: str, features: Sequence[str | Kind], kinds: Sequence[Kind]
 ) -> tuple[list[str], list[Kind]]:
-    """Return the names of the numbers among features, and the kinds.
+    """Split features into the names of numeric features and the categorical features.
 
     Args:
         what: the field, for messages.
-        features: names of numbers, then kinds.
-        kinds: further kinds.
+        features: names of numeric features, then categorical features.
+        kinds: more categorical features.
 
     Raises:
-        InvalidSpace: a name is given twice, a number stands behind a kind, or `kinds` has others.
+        InvalidSpace: names are not unique, a numeric feature follows a categorical one, or `kinds`
+            contains something else.
     """
     are_kinds = [isinstance(feature, Kind) for feature in features]
     numbers: Any = features
@@ -109,44 +109,45 @@ def split_kinds(
         if not all(are_kinds[count:]):
             name = features[are_kinds.index(False, count)]
             raise InvalidSpace(
-                f"{what}: expected numbers before kinds, got the number {name!r} behind the kind "
-                f"{features[count].name!r}; put it in front"  # type: ignore[union-attr]
+                f"{what}: expected numeric features before categorical ones, got {name!r} after "
+                f"{features[count].name!r}; move it to the front"  # type: ignore[union-attr]
             )
         numbers, kinds = list(features[:count]), [*features[count:], *kinds]  # type: ignore[list-item]
-    if others := [kind for kind in kinds if not isinstance(kind, Kind)]:
-        raise InvalidSpace(f"{what}: expected kinds behind the numbers, got {short_repr(others)}")
-    # Flags become equal to what is read from a file.
-    own = [Kind(kind.name, kind.labels) for kind in kinds]
-    check_unique(what, [*numbers, *(kind.name for kind in own)])
-    return numbers, own
+    if non_kinds := [kind for kind in kinds if not isinstance(kind, Kind)]:
+        raise InvalidSpace(f"{what}: expected objects of Kind or Flag, got {short_repr(non_kinds)}")
+    # Flags become plain kinds, equal to those read from a file.
+    plain_kinds = [Kind(kind.name, kind.labels) for kind in kinds]
+    check_unique(what, [*numbers, *(kind.name for kind in plain_kinds)])
+    return numbers, plain_kinds
 
 
 def label_dtype(kinds: Sequence[Kind]) -> "np.dtype[Any]":
-    """Return the dtype of the indices of labels: uint8, or int16 with more than 256 labels."""
+    """Return the dtype of label indices: uint8, or int16 with more than 256 labels."""
     return np.dtype(np.uint8 if all(len(kind.labels) <= 256 for kind in kinds) else np.int16)
 
 
-def label_map(have: Kind, wanted: Kind) -> IntArray:
-    """Return the index in `wanted` of each label of `have`, -1 for one that is not there."""
-    index = {label: i for i, label in enumerate(wanted.labels)}
-    return np.array([index.get(label, -1) for label in have.labels], dtype=np.int64)
+def label_map(source: Kind, target: Kind) -> IntArray:
+    """Return the index in `target` of each label of `source`, -1 for missing labels."""
+    index = {label: i for i, label in enumerate(target.labels)}
+    return np.array([index.get(label, -1) for label in source.labels], dtype=np.int64)
 
 
 def one_hot_names(kinds: Sequence[Kind]) -> list[str]:
-    """Return the names of the columns of `one_hot`: `kind=label`."""
+    """Return the column names of `one_hot`: `feature=label`."""
     return [f"{kind.name}={label}" for kind in kinds for label in kind.labels]
 
 
 def one_hot(indices: npt.NDArray[Any], kinds: Sequence[Kind]) -> Float32Array:
-    """Return a column for each label, which is 1 where it applies.
+    """One-hot encode label indices.
 
     Args:
         indices: (n, K) integers.
-        kinds: K of them.
+        kinds: the K categorical features.
 
     Returns:
-        (n, labels of all kinds) float32.
+        (n, total number of labels) float32.
     """
+    # (n, K) -> for each feature (n, labels) -> (n, total labels)
     columns = [
         indices[:, i, None] == np.arange(len(kind.labels), dtype=indices.dtype)
         for i, kind in enumerate(kinds)
@@ -157,16 +158,16 @@ def one_hot(indices: npt.NDArray[Any], kinds: Sequence[Kind]) -> Float32Array:
 
 @lru_cache(maxsize=256)
 def _index_of(labels: tuple[str, ...]) -> dict[Any, int]:
-    """Return the index of a label by the label, and by the index: 1, 1.0 and True are one key."""
+    """Return a map from labels and from indices to indices; 1, 1.0 and True are the same key."""
     return {**{label: i for i, label in enumerate(labels)}, **{i: i for i in range(len(labels))}}
 
 
 def encoded_rows(rows: Sequence[Sequence[Any]], kinds: Sequence[Kind]) -> list[tuple[Any, ...]]:
-    """Return rows with the index of each label in place of it.
+    """Replace labels by their indices: the fast path of `as_rows`.
 
     Args:
-        rows: of equal lengths, whose last columns are the kinds.
-        kinds: K of them.
+        rows: of equal lengths; the last K columns are labels or indices.
+        kinds: the K categorical features.
 
     Raises:
         Exception: of any class; rows differ in length, or a label is unknown.
@@ -185,39 +186,39 @@ def as_rows(
     what: str,
     env_index: int | None = None,
 ) -> Float32Array:
-    """Return features of n entities as numbers, (n, num_numbers + kinds) float32.
+    """Convert features of n entities to (n, num_numbers + K) float32, with indices of labels.
 
     Args:
-        features: rows of numbers and labels, or an array with their indices.
-        n: the number of rows.
-        num_numbers: the columns before those of the kinds.
-        kinds: the last columns.
+        features: rows of numbers and labels, or an array with label indices.
+        n: number of rows.
+        num_numbers: number of numeric columns, which come first.
+        kinds: the K categorical features.
         what: the field, for messages.
         env_index: the environment, for messages.
 
     Raises:
-        InvalidObservation: they are not of this shape, or a label is not one of its kind.
+        InvalidObservation: the shape is another one, or a label is unknown.
     """
     width = num_numbers + len(kinds)
     if not kinds:
         return as_block(features, n, width, what, env_index)
     if not (isinstance(features, np.ndarray) and features.dtype.kind in "biuf"):
-        features = _rows_without_text(features, width, kinds, what, env_index)
+        features = _encode_labels(features, width, kinds, what, env_index)
     block = as_block(features, n, width, what, env_index)
-    found = first_unknown(block[:, num_numbers:], kinds)
-    if found is not None:
-        row, column = found
+    position = first_unknown(block[:, num_numbers:], kinds)
+    if position is not None:
+        row, column = position
         value = block[row, num_numbers + column].item()
         raise unknown_label(kinds[column], value, row, what, env_index)
     return block
 
 
 def first_unknown(indices: npt.NDArray[Any], kinds: Sequence[Kind]) -> tuple[int, int] | None:
-    """Return row and column of the first number that is no index of a label; None if all are.
+    """Return row and column of the first invalid label index, None if all are valid.
 
     Args:
         indices: (n, K) numbers.
-        kinds: K of them.
+        kinds: the K categorical features.
     """
     sizes = np.array([len(kind.labels) for kind in kinds])
     is_index = (indices >= 0) & (indices < sizes) & (indices == np.trunc(indices))
@@ -227,26 +228,26 @@ def first_unknown(indices: npt.NDArray[Any], kinds: Sequence[Kind]) -> tuple[int
     return row, column
 
 
-def _rows_without_text(
+def _encode_labels(
     features: Any, width: int, kinds: Sequence[Kind], what: str, env_index: int | None
 ) -> Any:
-    """Return rows with the index of each label in place of it; name the first that is unknown."""
+    """Replace labels by their indices; raise an error that names the first unknown label."""
     try:
         rows = [list(row) for row in features]
     except TypeError:
-        return features  # which `as_block` refuses
+        return features  # `as_block` raises
     index_of = [_index_of(tuple(kind.labels)) for kind in kinds]
     first = width - len(kinds)
     for i, row in enumerate(rows):
         if len(row) != width:
             names = ", ".join(kind.name for kind in kinds)
-            expected = f"rows of {width} values, of which the last are {names}"
+            expected = f"rows of {width} values that end in {names}"
             raise unexpected(env_index, what, expected, f"{len(row)} in row {i}")
         for k, kind in enumerate(kinds):
             value = row[first + k]
             try:
                 row[first + k] = index_of[k][value]
-            except (KeyError, TypeError):  # the latter of what is not hashable
+            except (KeyError, TypeError):  # TypeError: not hashable
                 raise unknown_label(kind, value, i, what, env_index) from None
     return rows
 
@@ -254,10 +255,10 @@ def _rows_without_text(
 def unknown_label(
     kind: Kind, value: Any, row: int, what: str, env_index: int | None
 ) -> InvalidObservation:
-    """Return the error for a value that is neither a label nor an index of one.
+    """Return the error for an unknown label or index.
 
     Args:
-        kind: the feature.
+        kind: the categorical feature.
         value: the unknown label or index.
         row: of the entity.
         what: the field, for messages.
@@ -266,7 +267,7 @@ def unknown_label(
     got, labels = f"{short_repr(value)} in row {row}", kind.labels
     if labels == _FALSE_OR_TRUE:
         return unexpected(env_index, what, f"{kind.name} to be False or True", got)
-    # The labels last, as long messages are truncated.
+    # Labels come last, as long messages are truncated.
     hint = f"; give a label, or its index from 0 to {len(labels) - 1}."
     if isinstance(value, str):
         hint = did_you_mean(repr(value), map(repr, labels), cutoff=0.0, separator="; ")

@@ -1,4 +1,4 @@
-"""`Match`: the interface of a game whose sides see and act for themselves."""
+"""`Match`: the interface of a multi-agent environment with several sides."""
 
 import functools
 from abc import abstractmethod
@@ -14,45 +14,46 @@ from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.view import View
 
 SideActions: TypeAlias = Sequence[Mapping[ActionName, Action]]
-"""The actions of each side, by name."""
+"""The actions by name, one mapping per side."""
 
 
 class Match(World):
-    """One game with `num_sides` sides that share the spaces and end together.
+    """Multi-agent environment with `num_sides` sides, which share spaces and end together.
 
-    In a vectorised environment the sides of a match stand at neighbouring indices.
+    Each side has its own observations and actions. In vectorised environments the sides of a match
+    have consecutive indices.
     """
 
     num_sides: int = 2
     filters_itself: bool = False
-    """True to have `reset_filter` and `act_filter` called even if nothing is left out."""
+    """True to call `reset_filter` and `act_filter` even if the filter keeps everything."""
 
     @abstractmethod
     def reset(self) -> list[Observation]:
-        """Begin a game and return one observation for each side."""
+        """Start an episode and return one observation per side."""
 
     @abstractmethod
     def act(self, actions: SideActions) -> list[Observation]:
-        """Take a step with the actions of each side and return one observation for each."""
+        """Take a step with the actions of each side and return one observation per side."""
 
     def reset_filter(self, obs_filter: ObsSpace) -> list[Observation]:
-        """Reset, with only the entity types and features that `obs_filter` names."""
+        """Reset, and return only the entity types and features of `obs_filter`."""
         return [filter_observation(o, self.obs_space(), obs_filter) for o in self.reset()]
 
     def act_filter(self, actions: SideActions, obs_filter: ObsSpace) -> list[Observation]:
-        """Take a step, with only the entity types and features that `obs_filter` names."""
+        """Take a step, and return only the entity types and features of `obs_filter`."""
         return [filter_observation(o, self.obs_space(), obs_filter) for o in self.act(actions)]
 
 
 class Solo(Match):
-    """Match with one side, which is an `Environment`."""
+    """Wrapper of an `Environment` as a match with one side."""
 
     num_sides = 1
 
     def __init__(self, env: Environment) -> None:
         self.env = env
-        own_filters = type(env).reset_filter, type(env).act_filter
-        self.filters_itself = own_filters != (Environment.reset_filter, Environment.act_filter)
+        filters = type(env).reset_filter, type(env).act_filter
+        self.filters_itself = filters != (Environment.reset_filter, Environment.act_filter)
 
     def obs_space(self) -> ObsSpace:
         """Return the space of the environment."""
@@ -71,24 +72,24 @@ class Solo(Match):
         return [self.env.act(actions[0])]
 
     def reset_filter(self, obs_filter: ObsSpace) -> list[Observation]:
-        """Return the observation of the environment, which may filter it by itself."""
+        """Return the filtered observation of the environment, in a list."""
         return [self.env.reset_filter(obs_filter)]
 
     def act_filter(self, actions: SideActions, obs_filter: ObsSpace) -> list[Observation]:
-        """Return the observation of the environment, which may filter it by itself."""
+        """Return the filtered observation of the environment, in a list."""
         return [self.env.act_filter(actions[0], obs_filter)]
 
     def seed(self, seed: int) -> None:
-        """Seed the environment, if `seed` is not a setting of its own."""
+        """Seed the environment, unless it has another attribute named `seed`."""
         if callable(self.env.seed):
             self.env.seed(seed)
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """Return the picture of the environment."""
+        """Render the environment."""
         return self.env.render(**kwargs)
 
     def view(self) -> View | None:
-        """Return the view of the environment, if `view` is not a setting of its own."""
+        """Return the view of the environment, unless it has another attribute named `view`."""
         return self.env.view() if callable(self.env.view) else None
 
     def close(self) -> None:
@@ -97,41 +98,41 @@ class Solo(Match):
 
 
 CreateEnv: TypeAlias = Callable[[], Environment | Match]
-"""Factory of an environment or match: its class, or a function."""
+"""Factory of an environment or match: a class or function."""
 
 
 def match_of(world: Environment | Match) -> Match:
-    """Return a match as it is, and an environment as a `Solo`."""
+    """Wrap an environment in a `Solo`; return a match unchanged."""
     return world if isinstance(world, Match) else Solo(world)
 
 
 def world_of(match: Match) -> Environment | Match:
-    """Return the environment of a `Solo`, and any other match as it is."""
+    """Unwrap the environment of a `Solo`; return other matches unchanged."""
     return match.env if isinstance(match, Solo) else match
 
 
-def copied(value: Any) -> Any:
-    """Return a copy of nested lists and dictionaries; all else is shared."""
+def copy_containers(value: Any) -> Any:
+    """Copy nested lists and dictionaries; other objects are shared."""
     if type(value) is list:
-        return [copied(item) for item in value]
+        return [copy_containers(item) for item in value]
     if type(value) is dict:
-        return {key: copied(item) for key, item in value.items()}
+        return {key: copy_containers(item) for key, item in value.items()}
     return value
 
 
 class FreshPartial(functools.partial[Any]):
-    """Partial whose keyword arguments are copied for each call, so that no two results share any.
+    """A `functools.partial` that copies lists and dictionaries in keyword arguments per call.
 
     Args:
-        func: the function; the arguments of another partial are not copied.
-        args: positional arguments, which are not copied.
-        keywords: lists and dictionaries in them are copied.
+        func: the function; arguments of other partials are not copied.
+        args: positional arguments, not copied.
+        keywords: keyword arguments, copied.
     """
 
     fresh: frozenset[str]
 
     def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Self:
-        """Make the partial; of another one, with the function of that one."""
+        """Create the partial; a nested `FreshPartial` is flattened."""
         fresh = frozenset(keywords)
         if isinstance(func, FreshPartial):
             fresh, args, keywords = fresh | func.fresh, func.args + args, func.keywords | keywords
@@ -142,5 +143,5 @@ class FreshPartial(functools.partial[Any]):
 
     def __call__(self, /, *args: Any, **keywords: Any) -> Any:
         """Call the function."""
-        own = {n: copied(v) if n in self.fresh else v for n, v in self.keywords.items()}
-        return self.func(*self.args, *args, **{**own, **keywords})
+        kwargs = {n: copy_containers(v) if n in self.fresh else v for n, v in self.keywords.items()}
+        return self.func(*self.args, *args, **{**kwargs, **keywords})

@@ -1,4 +1,4 @@
-"""Environments by the names that a command line or a configuration gives them."""
+"""Lookup of environments and bots by names from command lines and configurations."""
 
 import functools
 import importlib
@@ -22,18 +22,18 @@ from entity_env.examples import ENV_REGISTRY
 from entity_env.imports.extras import remedy
 from entity_env.match import Match
 from entity_env.vec.vec_env import VecEnv
-from entity_env.world_code import OF_FILES
+from entity_env.world_code import FILE_MODULE_PREFIX
 
 
 @dataclass(frozen=True)
 class NamedWorld:
-    """Factory of an environment by its name, which a worker process imports by itself.
+    """Factory of an environment by its name, so that a worker process imports it.
 
     Args:
         name: a name for `find_world`.
-        folder: the folder of relative paths, in which modules are searched first; the current one
-            on a host that does not have it.
-        num_sides: the number of sides of a match, 1 for an environment.
+        folder: base of relative paths, and first on the search path of modules; the current folder
+            on hosts that lack it.
+        num_sides: number of sides of a match, 1 for an environment.
     """
 
     name: str
@@ -41,7 +41,7 @@ class NamedWorld:
     num_sides: int = 1
 
     def __call__(self, **kwargs: Any) -> Any:
-        """Make an environment."""
+        """Create an environment."""
         folder = Path(self.folder)
         return find_world(self.name, folder if folder.is_dir() else Path.cwd())(**kwargs)
 
@@ -49,67 +49,68 @@ class NamedWorld:
 def find_world(name: str, folder: Path | None = None) -> Any:
     """Import `path/file.py:Name` or `package.module:Name`, or find an example by its name.
 
-    The file or module is imported, once. `gymnasium:ID` and `pettingzoo:MODULE` are the worlds of
-    these libraries, with an inferred mapping.
+    A file or module is imported only once. `gymnasium:ID` and `pettingzoo:MODULE` are environments
+    of these libraries, with an inferred mapping.
 
     Args:
         name: the name.
-        folder: the folder of relative paths, in which modules are searched first; by default the
+        folder: base of relative paths, and first on the search path of modules; None for the
             current folder.
 
     Raises:
-        UnknownWorld: there is nothing of this name, or it cannot be imported.
+        UnknownWorld: the name does not exist, or cannot be imported.
     """
     where, colon, attribute = name.rpartition(":")
     if not colon:
         if name in ENV_REGISTRY:
             return ENV_REGISTRY[name]
         if name.endswith(".py"):
-            raise UnknownWorld(f"expected the name of a class behind the file, as in {name}:World")
+            raise UnknownWorld(f"expected the name of a class after the file, as in {name}:World")
         ways = "file.py:Name, package.module:Name, gymnasium:ID, pettingzoo:MODULE"
-        known = f"{ways} or one of {', '.join(ENV_REGISTRY)}"
-        raise UnknownWorld(f"expected {known}; got {name!r}{did_you_mean(name, ENV_REGISTRY)}")
+        options = f"{ways} or one of {', '.join(ENV_REGISTRY)}"
+        raise UnknownWorld(f"expected {options}; got {name!r}{did_you_mean(name, ENV_REGISTRY)}")
     folder = Path.cwd() if folder is None else folder
-    library, _, named_there = name.partition(":")
+    library, _, inner_name = name.partition(":")
     if library in LIBRARIES:
-        return LIBRARIES[library](named_there, folder)
+        return LIBRARIES[library](inner_name, folder)
     module = _import(where, folder)
     if not hasattr(module, attribute):
         hint = did_you_mean(attribute, vars(module))
-        raise UnknownWorld(f"expected something in {where}, got {attribute!r}{hint}")
+        raise UnknownWorld(f"expected an attribute of {where}, got {attribute!r}{hint}")
     return getattr(module, attribute)
 
 
 _BOT = re.compile(r"(.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):[^\W\d]\w*")
 
 
-def names_bot(name: str) -> bool:
-    """Return whether a name has the form of a bot: `path/file.py:Name` or `package.module:Name`."""
+def is_bot_name(name: str) -> bool:
+    """Return whether a name has the form `path/file.py:Name` or `package.module:Name`."""
     return _BOT.fullmatch(name) is not None
 
 
 def find_bot(name: str, folder: Path | None = None) -> type[Bot]:
-    """Import the class of a bot by a name, as `find_world` does.
+    """Import the class of a bot by its name, as `find_world` does.
 
     Raises:
-        UnknownWorld: there is nothing of this name, it cannot be imported, or is no such class.
+        UnknownWorld: the name does not exist, cannot be imported, or is not a `Bot` subclass with a
+            constructor without arguments.
     """
-    found = find_world(name, folder)
-    if not (inspect.isclass(found) and issubclass(found, Bot)):
+    cls = find_world(name, folder)
+    if not (inspect.isclass(cls) and issubclass(cls, Bot)):
         raise UnknownWorld(f"expected a subclass of entity_env.Bot, got {name}, which is none")
     try:
-        inspect.signature(found).bind()
+        inspect.signature(cls).bind()
     except TypeError as error:
-        raise UnknownWorld(f"expected a bot that is made without arguments: {error}") from None
-    return found
+        raise UnknownWorld(f"expected a bot class without arguments: {error}") from None
+    return cls
 
 
 def is_environment_factory(make: object) -> bool:
-    """Return whether calling an object is known to make an environment; does not call it.
+    """Return whether an object creates environments when called, without calling it.
 
     Args:
-        make: a subclass of `Environment`, `Match` or `VecEnv`; a function whose return annotation
-            is one, or a union of them; or a `functools.partial` of either.
+        make: True for a subclass of `Environment`, `Match` or `VecEnv`, a function annotated to
+            return one of them or their union, or a `functools.partial` of these.
     """
     if isinstance(make, functools.partial):
         return is_environment_factory(make.func)
@@ -117,26 +118,27 @@ def is_environment_factory(make: object) -> bool:
         return issubclass(make, Environment | Match | VecEnv)
     if not callable(make):
         return False
-    made = _return_annotation(make if inspect.isroutine(make) else type(make).__call__)
-    kinds = get_args(made) if get_origin(made) in (Union, types.UnionType) else (made,)
-    return all(inspect.isclass(k) and issubclass(k, Environment | Match | VecEnv) for k in kinds)
+    result = _return_annotation(make if inspect.isroutine(make) else type(make).__call__)
+    union = get_args(result) if get_origin(result) in (Union, types.UnionType) else (result,)
+    return all(inspect.isclass(k) and issubclass(k, Environment | Match | VecEnv) for k in union)
 
 
 def _return_annotation(function: Any) -> Any:
-    """Return the resolved return annotation of a function, None without one."""
-    made = getattr(function, "__annotations__", {}).get("return")
-    if not isinstance(made, str):
-        return made
-    alone = types.SimpleNamespace(__annotations__={"return": made})  # not the arguments' as well
+    """Return the resolved return annotation of a function, None if it has none."""
+    annotation = getattr(function, "__annotations__", {}).get("return")
+    if not isinstance(annotation, str):
+        return annotation
+    # Without the annotations of arguments, which may not resolve.
+    holder = types.SimpleNamespace(__annotations__={"return": annotation})
     try:
-        return get_type_hints(alone, inspect.unwrap(function).__globals__)["return"]
+        return get_type_hints(holder, inspect.unwrap(function).__globals__)["return"]
     except (NameError, AttributeError, SyntaxError, TypeError):
         return None
 
 
 @functools.cache
 def _gymnasium_world(env_id: str, folder: Path) -> type[Environment]:
-    """Return the class of a registered environment of Gymnasium, `module:ID` or `ID`."""
+    """Return the class of a registered Gymnasium environment, `module:ID` or `ID`."""
     registry = _import("gymnasium", folder).registry
     from entity_env.adapters.from_gymnasium import FromGymnasium
 
@@ -144,7 +146,7 @@ def _gymnasium_world(env_id: str, folder: Path) -> type[Environment]:
     name = env_id.rpartition(":")[2]
     if name not in registry:
         hint = did_you_mean(name, registry)
-        hint = hint or "; if a module of its own registers it, write gymnasium:MODULE:ID"
+        hint = hint or "; to import the module that registers it, write gymnasium:MODULE:ID"
         raise UnknownWorld(f"expected an id that is registered in Gymnasium, got {name!r}{hint}")
     world = FromGymnasium.of(env_id)
     world.__doc__ = f"{name} of Gymnasium, with an inferred mapping."
@@ -153,9 +155,9 @@ def _gymnasium_world(env_id: str, folder: Path) -> type[Environment]:
 
 @functools.cache
 def _pettingzoo_world(name: str, folder: Path) -> type[Match]:
-    """Return the class of the environment of a module, of PettingZoo or any other.
+    """Return the class of the environment in a module of PettingZoo or a third party.
 
-    It is the one in which all agents act at once, if there is one, and else that of turns.
+    The parallel API is preferred to the agent-environment-cycle (AEC) API.
     """
     root = Path(str(_import("pettingzoo", folder).__file__)).parent
     from entity_env.adapters.from_pettingzoo import FromPettingZoo
@@ -169,7 +171,7 @@ def _pettingzoo_world(name: str, folder: Path) -> type[Match]:
         name, hint = f"pettingzoo.{short}", f"; pip install 'pettingzoo[{short.split('.')[0]}]'"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # PettingZoo's own of each module
+            warnings.simplefilter("ignore", DeprecationWarning)  # every PettingZoo module warns
             module = _import(name, folder)
     except UnknownWorld as error:
         raise UnknownWorld(f"{error}{hint}") from None
@@ -179,8 +181,8 @@ def _pettingzoo_world(name: str, folder: Path) -> type[Match]:
     if hasattr(module, "env"):
         return partial_class(FromPettingZooTurns, members, module.env)
     raise UnknownWorld(
-        f"expected a module with parallel_env, in which all agents act at once, or with env, in "
-        f"which they take turns, got {name}"
+        f"expected a module with parallel_env (agents act at once) or env (agents take turns), "
+        f"got {name}"
     )
 
 
@@ -198,15 +200,16 @@ REGISTERED_BY = {
     "popgym-": "popgym",
     "rware-": "rware",
 }
-"""Modules that register ids of Gymnasium as they are imported, by how the ids begin."""
+"""Modules that register Gymnasium ids when imported, by prefix of the ids."""
 
 
 def gymnasium_id(env_id: str, folder: Path) -> str:
-    """Return `module:ID` or `ID` of an environment of Gymnasium, whose module has been imported.
+    """Import the module that registers a Gymnasium id, and return `module:ID` or `ID`.
 
     Args:
-        env_id: the same; the module of an id that is not registered is added if it is known.
-        folder: in which modules are searched first.
+        env_id: `module:ID` or `ID`; the module of an unregistered id is looked up in
+            `REGISTERED_BY`.
+        folder: first on the search path of modules.
 
     Raises:
         UnknownWorld: the module cannot be imported.
@@ -215,22 +218,22 @@ def gymnasium_id(env_id: str, folder: Path) -> str:
     if module:
         _import(module, folder)
         return env_id
-    known = next((m for begin, m in REGISTERED_BY.items() if name.startswith(begin)), None)
-    if known is None or name in _import("gymnasium", folder).registry:
+    library = next((m for begin, m in REGISTERED_BY.items() if name.startswith(begin)), None)
+    if library is None or name in _import("gymnasium", folder).registry:
         return env_id
     try:
-        _import(known, folder)
+        _import(library, folder)
     except UnknownWorld as error:
-        by = f"the module {known} (pip install {known})"
+        by = f"the module {library} (pip install {library})"
         raise UnknownWorld(f"{name} is registered by {by}: {error}") from None
-    return f"{known}:{name}"
+    return f"{library}:{name}"
 
 
 LIBRARIES: dict[str, Callable[[str, Path], Any]] = {
     "gymnasium": _gymnasium_world,
     "pettingzoo": _pettingzoo_world,
 }
-"""Names before the first colon that stand for a library, of which the rest names a world."""
+"""Libraries of environments, by the prefix before the first colon of a name."""
 
 
 def _import(where: str, folder: Path) -> ModuleType:
@@ -238,24 +241,24 @@ def _import(where: str, folder: Path) -> ModuleType:
     is_file = path.suffix == ".py"
     if is_file and not path.is_file():
         raise UnknownWorld(f"expected a file, got {where}, which does not exist")
-    neighbours = str(path.resolve().parent if is_file else folder)
-    sys.path.insert(0, neighbours)  # as if it were run: its neighbours can be imported
+    search_path = str(path.resolve().parent if is_file else folder)
+    sys.path.insert(0, search_path)  # as for a script: modules in its folder can be imported
     try:
         return _import_file(path.resolve()) if is_file else importlib.import_module(where)
     except (Exception, SystemExit) as error:
         message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        if isinstance(error, ModuleNotFoundError) and (cure := remedy(error)):
-            message = f"expected the package {error.name}, which is not installed{cure}"
+        if isinstance(error, ModuleNotFoundError) and (hint := remedy(error)):
+            message = f"expected the package {error.name}, which is not installed{hint}"
         raise UnknownWorld(f"importing {where}: {message}") from None
     finally:
-        sys.path.remove(neighbours)
-        if neighbours not in sys.path:  # for what is imported later, now behind everything else
-            sys.path.append(neighbours)
+        sys.path.remove(search_path)
+        if search_path not in sys.path:  # for later imports, with the lowest priority
+            sys.path.append(search_path)
 
 
 def _import_file(path: Path) -> ModuleType:
-    # Not the name of a module which is there already, nor of a file elsewhere.
-    name = f"{OF_FILES}{path.stem}_{zlib.crc32(str(path).encode()):08x}"
+    # A unique name: not that of another module, nor of a file in another folder.
+    name = f"{FILE_MODULE_PREFIX}{path.stem}_{zlib.crc32(str(path).encode()):08x}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

@@ -1,16 +1,16 @@
-"""Names in spaces, and of metrics."""
+"""Names of metrics, and checks of names in spaces."""
 
 from collections.abc import Collection
 
 COMPUTED = frozenset(
     {"step", "reward", "episodic_reward", "episode_length", "running_length", "entity_count"}
 )
-"""Metrics that are computed of every environment."""
+"""Metrics that are computed for every environment."""
 _COMPUTED_GROUPS = ("entity_count/", "parameters/", "lesson/", "eval/")
 
 
 def is_text(name: object) -> bool:
-    """Return whether a name is text that can be written to files: lone surrogates cannot."""
+    """Return whether a name is text that UTF-8 can encode, without lone surrogates."""
     if not isinstance(name, str):
         return False
     try:
@@ -20,23 +20,22 @@ def is_text(name: object) -> bool:
     return True
 
 
-_OWN = "env/"
-"""Begins the names by which metrics of an environment are logged whose own names are computed."""
+_PREFIX = "env/"
+"""Prefix in logs of environment metrics that have the name of a computed metric."""
 
 
 def is_computed(name: str, computed: Collection[str] = COMPUTED) -> bool:
-    """Return whether a metric of this name is computed, so that an environment's own would be lost.
+    """Return whether the name of an environment metric clashes with a computed metric.
 
     Args:
-        name: of a metric of the environment. One that begins like the free name of a computed one
-            would be lost as well.
-        computed: names of metrics that are computed.
+        name: of the metric; the prefix `env/` is ignored.
+        computed: names of computed metrics.
     """
-    while name.startswith(_OWN):
-        name = name.removeprefix(_OWN)
+    while name.startswith(_PREFIX):
+        name = name.removeprefix(_PREFIX)
     return name in computed or name.startswith(_COMPUTED_GROUPS)
 
 
 def free_name(name: str) -> str:
-    """Return the name by which an environment's metric is logged whose own name is computed."""
-    return f"{_OWN}{name}"
+    """Return the name in logs of an environment metric that clashes with a computed metric."""
+    return f"{_PREFIX}{name}"

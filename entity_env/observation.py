@@ -1,4 +1,4 @@
-"""Observation spaces, and `Observation`: one frame of an environment."""
+"""Observation spaces, and `Observation`: one observation of an environment."""
 
 import copy
 from collections.abc import Collection, Mapping, Sequence, Sized
@@ -14,27 +14,26 @@ from entity_env.errors import InvalidObservation, InvalidSpace, short_repr
 from entity_env.kinds import Kind, as_rows, label_map, split_kinds, unknown_label
 
 GLOBAL = "__global__"
-"""The name under which the global features travel beside the entity types."""
+"""Name of the global features where they are stored with the entity types."""
 
 
 OMIT_EMPTY = "omit_empty"
-"""Metadata of fields that files leave out where they are empty."""
+"""Metadata of fields that are omitted from files if they are empty."""
 
 
 @dataclass(init=False)
 class Entity:
-    """An entity type: the names of its features, in the order of their columns.
+    """Feature space of an entity type: names of its features, in the order of the columns.
 
     Args:
-        features: names of numbers, then kinds and flags.
-        kinds: further kinds.
-        constants: names of features that are meant to have one value in all rows, such as the
-            place from which a frame is seen: a run gives no notice of them. They are not saved,
-            and entity types that differ in nothing else are equal.
+        features: names of numeric features, then categorical features and flags.
+        kinds: more categorical features.
+        constants: names of features that are constant on purpose, such as the position of the
+            camera: training does not warn about them. Not saved, and ignored in comparisons.
 
     Attributes:
-        features: the names of the numbers.
-        kinds: features that are one of several labels, in the columns behind the numbers.
+        features: names of the numeric features.
+        kinds: the categorical features; their columns follow the numeric ones.
     """
 
     features: list[str]
@@ -55,7 +54,7 @@ class Entity:
 
     @property
     def columns(self) -> list[str]:
-        """The names of all features in the order of a row: numbers, then kinds."""
+        """The names of all features in the order of a row, numeric ones first."""
         return [*self.features, *(kind.name for kind in self.kinds)]
 
     def __repr__(self) -> str:
@@ -64,17 +63,17 @@ class Entity:
 
 @dataclass(init=False)
 class ObsSpace:
-    """The entity types and features of an environment.
+    """Observation space: the entity types and features of an environment.
 
     Args:
-        global_features: names of numbers, then kinds and flags.
+        global_features: names of numeric global features, then categorical features and flags.
         entities: the entity types.
-        global_kinds: further kinds.
+        global_kinds: more categorical global features.
 
     Attributes:
-        global_features: numbers that belong to no entity, present in every frame.
-        entities: the entity types. Their order is the order of the entities in a frame.
-        global_kinds: kinds that belong to no entity, behind the numbers.
+        global_features: names of numeric features that belong to no entity.
+        entities: the entity types, in the order of the entities in a frame.
+        global_kinds: categorical features that belong to no entity, after the numeric ones.
     """
 
     global_features: list[str] = field(default_factory=list)
@@ -87,26 +86,26 @@ class ObsSpace:
         entities: Mapping[EntityName, Entity] | None = None,
         global_kinds: Sequence[Kind] = (),
     ) -> None:
-        what, given = "ObsSpace.global_features", [] if global_features is None else global_features
-        self.global_features, self.global_kinds = split_kinds(what, given, global_kinds)
+        what, names = "ObsSpace.global_features", [] if global_features is None else global_features
+        self.global_features, self.global_kinds = split_kinds(what, names, global_kinds)
         self.entities = {} if entities is None else entities  # type: ignore[assignment]
         if GLOBAL in self.entities:
             raise InvalidSpace(f"ObsSpace.entities: the name {GLOBAL!r} is taken, choose another")
 
     def __repr__(self) -> str:
-        shown = f"global_features={self.global_features!r}, entities={self.entities!r}"
-        return f"ObsSpace({shown}{_repr_of('global_kinds', self.global_kinds)})"
+        arguments = f"global_features={self.global_features!r}, entities={self.entities!r}"
+        return f"ObsSpace({arguments}{_repr_of('global_kinds', self.global_kinds)})"
 
     @property
     def global_entity(self) -> Entity:
-        """The global features, as those of an entity."""
+        """The global features as an entity type."""
         return Entity(self.global_features, self.global_kinds)
 
     @property
     def kinds(self) -> dict[EntityName, list[Kind]]:
-        """The kinds of each type that has any, and under GLOBAL those that belong to no entity."""
-        found = {name: entity.kinds for name, entity in self.entities.items() if entity.kinds}
-        return {**found, GLOBAL: self.global_kinds} if self.global_kinds else found
+        """The categorical features by type, or by GLOBAL; without empty lists."""
+        by_type = {name: entity.kinds for name, entity in self.entities.items() if entity.kinds}
+        return {**by_type, GLOBAL: self.global_kinds} if self.global_kinds else by_type
 
 
 def _repr_of(name: str, kinds: Sequence[Kind]) -> str:
@@ -118,29 +117,29 @@ Flags: TypeAlias = BoolArray | Sequence[bool]
 
 
 class Observation:
-    """One frame of an environment, as it shows it after a reset or a step.
+    """The observation that an environment returns from a reset or step.
 
-    Entities are given as `entities={type: features}` or `{type: (features, ids)}`, or with
-    `features` and `ids` apart. A type that is left out has no entities in this frame.
+    Pass entities as `entities={type: features}` or `{type: (features, ids)}`, or as separate
+    `features` and `ids`. Types that are left out have no entities in this frame.
 
     Args:
-        entities: features (n, num_features) per type, alone or with a sequence of n ids: numbers,
-            then a label, or its index, for each kind.
-        features: features per type; instead of `entities`.
-        ids: ids per type, for the types that have any; only with `features`.
-        global_features: (num_global_features,) values that belong to no entity, likewise.
-        actions: for each action that can be taken now, its actors and their legal choices.
-        reward: the reward of the step that led here.
-        done: the episode is over; the same as `terminated` unless `truncated` is given.
-        terminated: the episode ended by itself, it has no future.
-        truncated: the episode was cut off here, its future had value; not so if it terminated in
-            the same step.
-        visible: per type, (n,) bool; False hides an entity from the policy, not from the value.
+        entities: features by type, (n, num_features), or a tuple of them and n ids. A row has the
+            numeric features, then a label, or its index, per categorical feature.
+        features: features by type; instead of `entities`.
+        ids: ids by type, for types with ids; only with `features`.
+        global_features: (num_global_features,) features that belong to no entity.
+        actions: masks of the available actions: actors and their legal choices.
+        reward: the reward of the step.
+        done: the episode is over; the same as `terminated` unless `truncated` is set.
+        terminated: the episode reached a terminal state.
+        truncated: the episode was cut off, and its value is bootstrapped; ignored if `terminated`.
+        visible: by type, (n,) bool; False hides an entity from the policy, not from the value
+            function.
         metrics: numbers of this step to log.
 
     Raises:
-        InvalidObservation: `done` contradicts `terminated` and `truncated`, one of them is neither
-            true nor false, or both ways of giving entities are used.
+        InvalidObservation: `done` contradicts `terminated` and `truncated`, one of them is not a
+            flag, or entities are passed in both ways.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class Observation:
         metrics: dict[str, float] | None = None,
     ) -> None:
         if entities is not None and (features is not None or ids is not None):
-            ways = "expected entities, or features and ids, got both; leave one out"
+            ways = "expected entities, or features and ids, got both; remove one"
             raise InvalidObservation(f"Observation: {ways}")
         # Features and ids by type.
         if entities is None:
@@ -173,14 +172,14 @@ class Observation:
                     self.features[name], self.ids[name] = entity  # type: ignore[assignment]
                 elif entity is not None:
                     self.features[name] = entity
-        # The ways in which an episode ends.
+        # Termination and truncation.
         if not {type(done), type(terminated), type(truncated)} <= _FLAG_TYPES:
             done = None if done is None else as_flag(done, "done")
             terminated = as_flag(terminated, "terminated")
             truncated = as_flag(truncated, "truncated")
         if done is not None and not done and (terminated or truncated):
-            given = f"{terminated=} and {truncated=}"
-            raise InvalidObservation(f"Observation: done=False contradicts {given}; leave it out")
+            flags = f"{terminated=} and {truncated=}"
+            raise InvalidObservation(f"Observation: done=False contradicts {flags}; remove it")
         # Everything else is empty by default.
         self.global_features = global_features if global_features is not None else []
         self.actions = actions if actions is not None else {}
@@ -193,8 +192,8 @@ class Observation:
     def __repr__(self) -> str:
         counts = {name: _size(block) for name, block in self.features.items()}
         offered = list(self.actions) if isinstance(self.actions, Mapping) else self.actions
-        shown = f"entities={short_repr(counts)}, actions={short_repr(offered)}"
-        return f"Observation({shown}, reward={short_repr(self.reward)}, {self._end})"
+        arguments = f"entities={short_repr(counts)}, actions={short_repr(offered)}"
+        return f"Observation({arguments}, reward={short_repr(self.reward)}, {self._end})"
 
     def __str__(self) -> str:
         # Entities by type.
@@ -202,13 +201,13 @@ class Observation:
         if _size(self.global_features):
             lines.append(f"  global features: {_numbers([self.global_features])}")
         for name, block in self.features.items():
-            shown = f"  {short_repr(name)}: {_size(block)}"
+            line = f"  {short_repr(name)}: {_size(block)}"
             if _size(block):
-                shown += f", features {_numbers(block)}"
+                line += f", features {_numbers(block)}"
             for what, values in (("ids", self.ids), ("visible", self.visible)):
                 if isinstance(values, Mapping) and name in values:
-                    shown += f", {what} {_items(values[name])}"
-            lines.append(shown)
+                    line += f", {what} {_items(values[name])}"
+            lines.append(line)
         # Actions with their actors and choices, and metrics.
         actions = self.actions.items() if isinstance(self.actions, Mapping) else ()
         for name, mask in actions:
@@ -230,7 +229,7 @@ class Observation:
 
     @property
     def done(self) -> bool:
-        """The episode is over, one way or the other."""
+        """The episode is over: terminated or truncated."""
         return self.terminated or self.truncated
 
     @done.setter
@@ -241,7 +240,7 @@ class Observation:
 
     @classmethod
     def empty(cls) -> "Observation":
-        """Return an observation of nothing, in which nothing can be done."""
+        """Return an observation without entities and actions."""
         return cls()
 
     def num_entities(self, entity: EntityName) -> int:
@@ -249,11 +248,11 @@ class Observation:
         return len(self.features.get(entity, ()))
 
     def index_to_id(self, obs_space: ObsSpace) -> list[EntityID]:
-        """Return the id of every entity in the order of the frame, `(type, row)` without one."""
+        """Return the ids of all entities in order, `(type, row)` for entities without ids."""
         return [entity_id for name in obs_space.entities for entity_id in self.ids_of_type(name)]
 
     def id_to_index(self, obs_space: ObsSpace) -> dict[EntityID, int]:
-        """Return the position in the frame of every entity, by its id or `(type, row)`."""
+        """Return the index in the frame of each entity, by its id or `(type, row)`."""
         return {entity_id: i for i, entity_id in enumerate(self.index_to_id(obs_space))}
 
     def ids_of_type(self, entity: EntityName) -> Sequence[EntityID]:
@@ -276,7 +275,7 @@ def _size(values: object) -> int:
 
 
 def _allowed(mask: Any) -> str:
-    """Return the number of choices that a mask allows as text."""
+    """Format the number of allowed choices of a mask."""
     try:
         legal = np.asarray(mask)
     except ValueError:  # rows of different lengths
@@ -289,11 +288,11 @@ def _items(values: Any) -> str:
 
 
 def _numbers(values: Any) -> str:
-    """Return the first rows of numbers as text on one line."""
+    """Format the first rows of numbers on one line."""
     try:
         rows = [row[: _MOST_NUMBERS + 1] for row in values[: _MOST_ROWS + 1]]
         first = [[v if isinstance(v, str) else f"{v:.4g}" for v in row] for row in rows]
-    except (TypeError, ValueError):  # a mistake, which a check reports
+    except (TypeError, ValueError):  # invalid features, reported by `check_env`
         return short_repr(values)
     texts = [f"[{', '.join(_first(row, _MOST_NUMBERS))}]" for row in first]
     return " ".join(_first(texts, _MOST_ROWS))
@@ -305,63 +304,66 @@ def _first(texts: list[str], count: int) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _rows_of_type(entity: EntityName, n: int) -> tuple[EntityID, ...]:
-    """Return `(type, row)` for each of n entities; cached, as it is the same for many frames."""
+    """Return `(type, row)` for each of n entities; cached for speed."""
     return tuple((entity, i) for i in range(n))
 
 
 def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpace) -> Observation:
-    """Return an observation with the types and features of `obs_filter`, in its order.
+    """Select the types and features of `obs_filter`, in its order.
 
     Args:
-        obs: an observation of `obs_space`; it is not changed.
-        obs_space: the space that `obs` was made for.
+        obs: an observation of `obs_space`; not changed.
+        obs_space: the space of `obs`.
         obs_filter: the types, features and global features to keep.
 
+    Returns:
+        The filtered observation; `obs` itself if the spaces are equal.
+
     Raises:
-        InvalidObservation: `obs_filter` names something that `obs_space` does not have.
+        InvalidObservation: `obs_filter` has a type or feature that `obs_space` lacks.
     """
     if obs_filter == obs_space:
         return obs
     unknown = [name for name in obs_filter.entities if name not in obs_space.entities]
     if unknown:
-        known_types = list(obs_space.entities)
-        raise InvalidObservation(f"entities: expected types among {known_types}, got {unknown}")
+        all_types = list(obs_space.entities)
+        raise InvalidObservation(f"entities: expected types among {all_types}, got {unknown}")
 
-    # Features by column; all else as it is, without the types that are left out.
-    shown = copy.copy(obs)
-    shown.features = {}
-    for name, wanted in obs_filter.entities.items():
+    # Select columns of features; copy the other fields without the omitted types.
+    filtered = copy.copy(obs)
+    filtered.features = {}
+    for name, target in obs_filter.entities.items():
         if name in obs.features:
-            known, what = obs_space.entities[name], f"features of {name!r}"
-            shown.features[name] = _columns(obs.features[name], known, wanted, what)
-    shown.ids = {name: ids for name, ids in obs.ids.items() if name in obs_filter.entities}
-    shown.visible = {name: v for name, v in obs.visible.items() if name in obs_filter.entities}
-    known, wanted = obs_space.global_entity, obs_filter.global_entity
+            source, what = obs_space.entities[name], f"features of {name!r}"
+            filtered.features[name] = _columns(obs.features[name], source, target, what)
+    filtered.ids = {name: ids for name, ids in obs.ids.items() if name in obs_filter.entities}
+    filtered.visible = {name: v for name, v in obs.visible.items() if name in obs_filter.entities}
+    source, target = obs_space.global_entity, obs_filter.global_entity
     one_row: Any = [obs.global_features]
-    shown.global_features = _columns(one_row, known, wanted, "global_features")[0]
-    return shown
+    filtered.global_features = _columns(one_row, source, target, "global_features")[0]
+    return filtered
 
 
-def _columns(features: Features, known: Entity, wanted: Entity, what: str) -> Float32Array:
-    """Return the columns of the wanted features, with the indices that labels have in `wanted`."""
-    kinds = {kind.name: kind for kind in known.kinds}
-    missing = [name for name in wanted.features if name not in known.features]
-    missing += [kind.name for kind in wanted.kinds if kind.name not in kinds]
+def _columns(features: Features, source: Entity, target: Entity, what: str) -> Float32Array:
+    """Select the feature columns of `target`, and map label indices to the labels of `target`."""
+    kinds = {kind.name: kind for kind in source.kinds}
+    missing = [name for name in target.features if name not in source.features]
+    missing += [kind.name for kind in target.kinds if kind.name not in kinds]
     if missing:
         got = f"{missing}, which it does not have"
-        raise InvalidObservation(f"{what}: expected features among {known.columns}, got {got}")
+        raise InvalidObservation(f"{what}: expected features among {source.columns}, got {got}")
     if len(features) == 0:
-        return np.zeros((0, len(wanted.columns)), dtype=np.float32)
-    array = as_rows(features, len(features), len(known.features), known.kinds, what)
-    own = known.columns
-    # Not array[:, columns], which is of another memory layout, and slower to join.
-    shown = array.take([own.index(name) for name in wanted.columns], axis=1)
-    for column, kind in enumerate(wanted.kinds, len(wanted.features)):
+        return np.zeros((0, len(target.columns)), dtype=np.float32)
+    array = as_rows(features, len(features), len(source.features), source.kinds, what)
+    names = source.columns
+    # Not array[:, columns]: its memory layout makes concatenation slower.
+    block = array.take([names.index(name) for name in target.columns], axis=1)
+    for column, kind in enumerate(target.kinds, len(target.features)):
         if kind.labels != kinds[kind.name].labels:
-            indices = shown[:, column].astype(np.int64)
-            shown[:, column] = label_map(kinds[kind.name], kind)[indices]
-            unknown = np.flatnonzero(shown[:, column] < 0)
+            indices = block[:, column].astype(np.int64)
+            block[:, column] = label_map(kinds[kind.name], kind)[indices]
+            unknown = np.flatnonzero(block[:, column] < 0)
             if len(unknown):
                 label = kinds[kind.name].labels[indices[unknown[0]]]
                 raise unknown_label(kind, label, unknown[0], what, None)
-    return shown
+    return block

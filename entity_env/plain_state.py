@@ -1,7 +1,7 @@
 """Conversion of the state of an environment or bot to plain data, and back.
 
-Plain data are None, bool, int, float, str, bytes, NumPy arrays of numbers, lists, and dictionaries
-of them whose keys are None, bool, int, float, str or bytes.
+Plain data are None, bool, int, float, str, bytes, NumPy arrays of numbers, and lists and
+dictionaries of plain data. Keys are None, bool, int, float, str or bytes.
 """
 
 import ctypes
@@ -18,44 +18,44 @@ from entity_env.serialization.bounds import check_hashes
 
 
 class UnsavableSharingError(TypeError):
-    """Error of attributes that share memory which a state cannot describe.
+    """Error for arrays that share memory in a way that plain data cannot represent.
 
-    An environment that raises it from `get_state` counts as one without a state.
+    An environment that raises it in `get_state` is treated as one without a state.
     """
 
 
 class PlainState(SeededRandom):
-    """Mixin with `get_state` and `set_state` for what has plain data as attributes.
+    """Mixin that implements `get_state` and `set_state` by saving all attributes.
 
-    These are None, bool, int, float, str, bytes, NumPy arrays and scalars of numbers or text,
-    `random.Random`, `np.random.default_rng()`, and lists, tuples, sets and dictionaries of them.
-    What two attributes share they share again afterwards: objects, also in circles, and the memory
-    of arrays that are views of one another. Other views become copies without the gaps.
-    A world that is made of more than this writes both methods itself.
+    Supported are None, bool, int, float, str, bytes, NumPy arrays and scalars of numbers or text,
+    `random.Random`, `np.random.default_rng()`, and lists, tuples, sets and dictionaries of these.
+    Shared references are restored, including cycles, and so is memory shared by array views; other
+    views become contiguous copies. Implement both methods yourself for other attributes.
     """
 
     def get_state(self) -> dict[str, Any]:
-        """Return all attributes as plain data that does not change later.
+        """Return a snapshot of all attributes as plain data.
 
         Raises:
-            TypeError: an attribute is not plain data.
-            UnsavableSharingError: an array that shares memory with another one repeats some.
+            TypeError: the type of an attribute is not supported.
+            UnsavableSharingError: an array that shares memory with another one has overlapping
+                strides.
         """
         attributes = {"rng": self.rng} | vars(self)
-        table, stand_ins = _shared_by(attributes)
+        table, stand_ins = _shared_objects(attributes)
         state = {name: to_plain(value, name, stand_ins) for name, value in attributes.items()}
         return {**state, _SHARED: table} if table else state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         shared = _read_shared(state.get(_SHARED, []))
         attributes = {n: from_plain(value, shared) for n, value in state.items() if n != _SHARED}
         vars(self).clear()
         vars(self).update(attributes)
 
 
-def impure(value: Any, what: str) -> str:
-    """Return the part of a value that is not plain data, or "".
+def non_plain_part(value: Any, what: str) -> str:
+    """Return the type and path of the first part of a value that is not plain data, or "".
 
     Args:
         value: the value to check.
@@ -66,8 +66,8 @@ def impure(value: Any, what: str) -> str:
             part = f"{what}[{key!r}]"
             if type(key) not in _SINGLE:
                 return f"a {type(key).__name__} as key {part}"
-            if found := impure(item, part):
-                return found
+            if culprit := non_plain_part(item, part):
+                return culprit
         return ""
     is_array = type(value) is np.ndarray and value.dtype.kind in _NUMBERS
     return "" if is_array or type(value) in _SINGLE else f"{type(value).__name__} at {what}"
@@ -77,34 +77,35 @@ _SINGLE = (type(None), bool, int, float, str, bytes)
 _NUMBERS = "biuf"
 _TEXT = "US"
 _WORDS = struct.Struct("<625I")
-"""The state of a generator of `random`; packed in half the time and size of a list of numbers."""
+"""State of `random.Random`: half the time and size of a list of numbers."""
 
 
 _SHARED = "shared objects"
-"""The key of the objects that several attributes hold, in a state; no name of an attribute."""
+"""Key of shared objects in a state; not a valid attribute name."""
 _NONE_SHARED: dict[int, Any] = {}
 
 
 def to_plain(value: Any, what: str, stand_ins: Mapping[int, Any] = _NONE_SHARED) -> Any:
-    """Return a value as plain data: itself, a list, or a dictionary with its kind as the key.
+    """Convert a value to plain data: the value itself, a list, or a dictionary `{type: content}`.
 
     Args:
-        value: one of the kinds that `PlainState` takes.
+        value: of a type that `PlainState` supports.
         what: its name in messages.
-        stand_ins: plain data in place of shared objects, by `_key`.
+        stand_ins: references to shared objects as plain data, by `_key`.
 
     Raises:
-        TypeError: it is anything else; or a set that would be gone through in another order.
+        TypeError: the type is not supported, or a set would be restored with another iteration
+            order.
     """
     if type(value) in _SINGLE:
         return value
-    if stand_ins and (one := stand_ins.get(_key(value))) is not None:
-        return one
+    if stand_ins and (stand_in := stand_ins.get(_key(value))) is not None:
+        return stand_in
     return _content(value, what, stand_ins)
 
 
 def _content(value: Any, what: str, stand_ins: Mapping[int, Any]) -> Any:
-    """Return a value as plain data, also if it has a stand-in; arguments as for `to_plain`."""
+    """Convert a value to plain data like `to_plain`, but ignore its own stand-in."""
     kind = type(value)
     # Python's own types.
     if kind is list:
@@ -113,10 +114,10 @@ def _content(value: Any, what: str, stand_ins: Mapping[int, Any]) -> Any:
         return {"tuple": [to_plain(item, what, stand_ins) for item in value]}
     if kind is set:
         items = [*value]
-        if [*set(items)] != items:  # their order depends on what else was in it
+        if [*set(items)] != items:  # iteration order depends on removed members
             raise TypeError(
-                f"{what}: expected a set that keeps its order when it is made again, got one that "
-                "had other members before; use a dictionary with values None, or a sorted list"
+                f"{what}: expected a set with a reproducible iteration order, got one with removed "
+                "members; use a dictionary with values None, or a sorted list"
             )
         return {"set": [to_plain(item, what) for item in items]}
     if kind is dict:
@@ -142,11 +143,11 @@ def _content(value: Any, what: str, stand_ins: Mapping[int, Any]) -> Any:
 
 
 def from_plain(value: Any, shared: Sequence[Any] = ()) -> Any:
-    """Return the value that `to_plain` was given.
+    """Convert plain data back to the value: the inverse of `to_plain`.
 
     Args:
         value: plain data.
-        shared: the objects that stand-ins stand for.
+        shared: the shared objects that stand-ins refer to.
     """
     if isinstance(value, list):
         return [from_plain(item, shared) for item in value]
@@ -189,18 +190,18 @@ def from_plain(value: Any, shared: Sequence[Any] = ()) -> Any:
 
 
 def _text_array(texts: list[Any], dtype: str) -> np.ndarray[Any, Any]:
-    """Return an array of texts, each with as much memory as its type says.
+    """Create an array of texts of a fixed-width dtype.
 
     Raises:
-        ValueError: the memory is out of proportion to the texts.
+        ValueError: the dtype needs far more memory than the texts.
     """
     size = np.dtype(dtype).itemsize * len(texts)
     if size > max(1 << 20, 1024 * (len(texts) + sum(map(len, texts)))):
-        raise ValueError(f"expected texts in proportion to their type, got {size} bytes of {dtype}")
+        raise ValueError(f"expected a dtype as wide as its texts, got {size} bytes of {dtype}")
     return np.array(texts, dtype)
 
 
-# -- Objects that several attributes hold ----------------------------------------------------------
+# -- Shared objects --------------------------------------------------------------------------------
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 _MUTABLE = {list, dict, set, np.ndarray, random.Random, np.random.Generator}
@@ -208,32 +209,32 @@ _NESTING = {*_MUTABLE, tuple}
 
 
 def _key(value: Any) -> int:
-    """Return the identity of an object; two generators that share their bits are one."""
+    """Return the identity of an object; generators with the same bit generator are identical."""
     return id(value.bit_generator if type(value) is np.random.Generator else value)
 
 
-def _shared_by(attributes: Mapping[str, Any]) -> tuple[list[Any], dict[int, Any]]:
-    """Return what several attributes, or several places in one, hold.
+def _shared_objects(attributes: Mapping[str, Any]) -> tuple[list[Any], dict[int, Any]]:
+    """Return the objects and the array memory that are referenced more than once.
 
     Args:
         attributes: by name.
 
     Returns:
-        The shared objects as plain data, and after them the memory that arrays share; and plain
-        data that stand for them wherever they are held, by `_key`.
+        The shared objects as plain data, then the shared memory; and by `_key` the stand-ins that
+        refer to them.
 
     Raises:
-        TypeError: something that is shared is not plain data.
-        UnsavableSharingError: arrays share memory in a way that plain data cannot describe.
+        TypeError: a shared object is not supported.
+        UnsavableSharingError: arrays share memory in a way that plain data cannot represent.
     """
     shared, arrays = _find_shared(attributes)
     blocks = [group for group in _overlapping(arrays) if len(group) > 1]
     parts: dict[int, Any] = {}
     memory = []
     for i, group in enumerate(blocks, len(shared)):
-        block, of_arrays = _block(i, group)
+        block, array_parts = _block(i, group)
         memory.append({"array": block})
-        parts |= of_arrays
+        parts |= array_parts
     stand_ins = parts | {key: {"same": i} for i, key in enumerate(shared)}
     table = [
         parts[key] if key in parts else _content(value, name, stand_ins)
@@ -245,8 +246,8 @@ def _shared_by(attributes: Mapping[str, Any]) -> tuple[list[Any], dict[int, Any]
 def _find_shared(
     attributes: Mapping[str, Any],
 ) -> tuple[dict[int, tuple[str, Any]], list[tuple[str, _Array]]]:
-    """Return the objects that are held twice, by `_key`, and all arrays; with their attributes."""
-    seen: set[int] = set()
+    """Return objects referenced twice by `_key`, and all arrays, with names of attributes."""
+    visited: set[int] = set()
     shared: dict[int, tuple[str, Any]] = {}
     arrays: list[tuple[str, _Array]] = []
     for name, attribute in attributes.items():
@@ -255,10 +256,10 @@ def _find_shared(
             value = stack.pop()
             kind = type(value)
             if kind in _MUTABLE:
-                if (key := _key(value)) in seen:
+                if (key := _key(value)) in visited:
                     shared[key] = name, value
                     continue
-                seen.add(key)
+                visited.add(key)
             if kind is np.ndarray and value.dtype.kind in _NUMBERS + _TEXT and value.size:
                 arrays.append((name, value))
             elif kind is list or kind is tuple:
@@ -269,7 +270,7 @@ def _find_shared(
 
 
 def _bounds(array: _Array) -> tuple[int, int]:
-    """Return the addresses of the first byte of an array, and of the one after its last."""
+    """Return the address of the first byte of an array, and the end address (exclusive)."""
     low = high = array.ctypes.data
     for count, stride in zip(array.shape, array.strides, strict=True):
         reach = (count - 1) * stride
@@ -278,43 +279,43 @@ def _bounds(array: _Array) -> tuple[int, int]:
 
 
 def _overlapping(arrays: Sequence[tuple[str, _Array]]) -> list[list[tuple[str, _Array]]]:
-    """Return arrays in groups, those in one group share memory."""
+    """Group arrays that share memory."""
     if all(array.base is None for _, array in arrays):
         return []
     groups: list[list[tuple[str, _Array]]] = []
     open_groups: list[tuple[int, list[tuple[str, _Array]]]] = []
-    for (low, high), one in sorted(
+    for (low, high), entry in sorted(
         ((_bounds(named[1]), named) for named in arrays), key=lambda pair: pair[0]
     ):
-        group, left = [one], []
-        for end, others in open_groups:
-            if end <= low:  # nothing that follows reaches back to it
-                groups.append(others)
-            elif any(_share(one[1], other) for _, other in others):
-                group, high = [*others, *group], max(high, end)
+        group, still_open = [entry], []
+        for end, members in open_groups:
+            if end <= low:  # sorted by start: no later array overlaps
+                groups.append(members)
+            elif any(_share_memory(entry[1], other) for _, other in members):
+                group, high = [*members, *group], max(high, end)
             else:
-                left.append((end, others))
-        open_groups = [*left, (high, group)]
-    return groups + [others for _, others in open_groups]
+                still_open.append((end, members))
+        open_groups = [*still_open, (high, group)]
+    return groups + [members for _, members in open_groups]
 
 
-def _share(one: _Array, other: _Array) -> bool:
-    """Return whether two arrays have a byte in common, or it is hard to say."""
+def _share_memory(a: _Array, b: _Array) -> bool:
+    """Return whether two arrays share memory; True if the exact check takes too long."""
     try:
-        return np.shares_memory(one, other, max_work=10_000)
+        return np.shares_memory(a, b, max_work=10_000)
     except np.exceptions.TooHardError:
         return True
 
 
 def _block(i: int, group: Sequence[tuple[str, _Array]]) -> tuple[_Array, dict[int, Any]]:
-    """Return the memory that arrays share, and plain data that stand for them, by `_key`.
+    """Return the memory that a group of arrays shares, and their stand-ins by `_key`.
 
     Args:
-        i: the number of the memory among all that is shared.
-        group: two arrays or more, with their attributes.
+        i: index of the memory in the table of shared objects.
+        group: at least two arrays, with names of attributes.
 
     Raises:
-        UnsavableSharingError: one of them repeats some of it.
+        UnsavableSharingError: an array has overlapping strides.
     """
     bounds = [_bounds(array) for _, array in group]
     low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
@@ -323,8 +324,8 @@ def _block(i: int, group: Sequence[tuple[str, _Array]]) -> tuple[_Array, dict[in
         if array.nbytes > high - low:
             other = group[k - 1][0] if k else group[1][0]
             raise UnsavableSharingError(
-                f"{other} and {name}: expected arrays in which no memory is repeated, got one of "
-                f"shape {array.shape} with strides {array.strides}; copy it, or write get_state "
+                f"{other} and {name}: expected arrays without overlapping strides, got shape "
+                f"{array.shape} with strides {array.strides}; copy the array, or write get_state "
                 "and set_state"
             )
         offset = array.ctypes.data - low
@@ -334,10 +335,10 @@ def _block(i: int, group: Sequence[tuple[str, _Array]]) -> tuple[_Array, dict[in
 
 
 def _part(content: Sequence[Any], shared: Sequence[Any]) -> _Array:
-    """Return an array that shares memory, of plain data that stand for it.
+    """Create a view of shared memory from its stand-in.
 
     Raises:
-        ValueError: it reaches out of the memory, or is not of numbers or text.
+        ValueError: the view exceeds the memory, or its dtype is neither numeric nor text.
     """
     i, name, offset, shape, strides = content
     block, dtype = shared[i], np.dtype(name)
@@ -347,16 +348,16 @@ def _part(content: Sequence[Any], shared: Sequence[Any]) -> _Array:
 
 
 def _read_shared(table: Sequence[Any]) -> list[Any]:
-    """Return the objects of a table, which may hold one another."""
+    """Restore the shared objects of a table, which may reference each other."""
     shared: list[Any] = [[] if isinstance(content, list) else {} for content in table]
-    # Sets, generators and arrays, then parts of arrays; none of them holds others.
-    others = [i for i, one in enumerate(table) if isinstance(one, dict) and "dict" not in one]
-    for i in sorted(others, key=lambda i: "part" in table[i]):
+    # Objects without references first: sets, generators and arrays, then parts of arrays.
+    leaves = [i for i, entry in enumerate(table) if isinstance(entry, dict) and "dict" not in entry]
+    for i in sorted(leaves, key=lambda i: "part" in table[i]):
         shared[i] = from_plain(table[i], shared)
-    # Lists and dictionaries, once all objects are there.
-    for one, content in zip(shared, table, strict=True):
+    # Fill lists and dictionaries once all objects exist.
+    for entry, content in zip(shared, table, strict=True):
         if isinstance(content, list):
-            one += from_plain(content, shared)
+            entry += from_plain(content, shared)
         elif isinstance(content, dict) and "dict" in content:
-            one |= from_plain(content, shared)
+            entry |= from_plain(content, shared)
     return shared

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 warned: list[str] = []
-"""Texts of the warnings of `warn_once`. In a worker they are logged by its parent."""
+"""Texts of the warnings of `warn_once`. The parent process logs the warnings of a worker."""
 
 
 def warn_once(text: str) -> None:
@@ -28,17 +28,17 @@ def warn_once(text: str) -> None:
 
 
 @contextmanager
-def reader_may_leave() -> Iterator[None]:
-    """Discard what is printed once its reader has left, instead of raising BrokenPipeError.
+def ignore_broken_pipe() -> Iterator[None]:
+    """Discard output to a closed pipe, as of `| head`, instead of raising BrokenPipeError.
 
-    `sys.stdout`, `sys.stderr` and their originals in `sys` are replaced while the context is open,
-    so this holds for every `print`, whoever calls it. No other BrokenPipeError is affected. Streams
-    that are no files of the system, as in notebooks and tests, stay as they are.
+    The context replaces `sys.stdout`, `sys.stderr`, `sys.__stdout__` and `sys.__stderr__`, so it
+    affects every `print`, and no other pipe. Streams without a file descriptor, as in notebooks and
+    tests, are left unchanged.
     """
     replaced = []
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        guarded = _guarded(stream)
+        guarded = _tolerant_copy(stream)
         for alias in (name, f"__{name}__"):
             if guarded is not None and getattr(sys, alias) is stream:
                 setattr(sys, alias, guarded)
@@ -49,43 +49,43 @@ def reader_may_leave() -> Iterator[None]:
         for name, stream, guarded in replaced:
             if not guarded.closed:
                 guarded.flush()
-            if getattr(sys, name) is guarded:  # nobody has replaced it meanwhile
+            if getattr(sys, name) is guarded:  # not replaced in the meantime
                 setattr(sys, name, stream)
 
 
-class _ReaderMayLeave(io.FileIO):
-    """File that is written to the null device once its reader has left."""
+class _BrokenPipeTolerantFile(io.FileIO):
+    """File that switches to the null device when its pipe is closed by the reader."""
 
     def write(self, data: "ReadableBuffer") -> int:
-        """Write bytes, or discard them."""
+        """Write bytes; discard them if the pipe is closed."""
         try:
             return super().write(data)
         except (BrokenPipeError, ConnectionResetError):
-            _discard(self.fileno())
+            _redirect_to_null(self.fileno())
             return memoryview(data).nbytes
 
 
-def _discard(descriptor: int) -> None:
-    """Write to the null device from now on, also from child processes and from C."""
+def _redirect_to_null(descriptor: int) -> None:
+    """Redirect a file descriptor to the null device, also for child processes and C code."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 
-def _guarded(stream: TextIO | None) -> TextIO | None:
-    """Return a stream to the same file whose reader may leave; None without such a file."""
+def _tolerant_copy(stream: TextIO | None) -> TextIO | None:
+    """Return a stream to the same file that tolerates a closed pipe; None if it has no file."""
     if not isinstance(stream, io.TextIOWrapper) or stream.closed:
         return None
     raw = getattr(stream.buffer, "raw", stream.buffer)
     if type(raw) is not io.FileIO:
         return None
     try:
-        stream.flush()  # what is printed from now on comes after it
+        stream.flush()  # keep the order of the output
     except (BrokenPipeError, ConnectionResetError):
-        _discard(raw.fileno())
+        _redirect_to_null(raw.fileno())
         stream.flush()
-    file = _ReaderMayLeave(raw.fileno(), "w", closefd=False)
-    is_unbuffered = stream.buffer is raw  # as by python -u
+    file = _BrokenPipeTolerantFile(raw.fileno(), "w", closefd=False)
+    is_unbuffered = stream.buffer is raw  # by python -u
     return io.TextIOWrapper(
         cast("BinaryIO", file) if is_unbuffered else io.BufferedWriter(file),
         encoding=stream.encoding,
@@ -96,43 +96,43 @@ def _guarded(stream: TextIO | None) -> TextIO | None:
     )
 
 
-class Unshared(Protocol):
-    """A resource that belongs to one process."""
+class ProcessLocal(Protocol):
+    """A resource that forked children must not share."""
 
     def close_in_child(self) -> None:
-        """Close the copy of a forked child, without effect on the resource of its parent."""
+        """Close the copy in a forked child, without effect on the parent."""
 
 
-_unshared: "weakref.WeakSet[Unshared]" = weakref.WeakSet()
+_process_local: "weakref.WeakSet[ProcessLocal]" = weakref.WeakSet()
 
 
-def close_in_children(resource: Unshared) -> None:
-    """Let children that are forked from now on close their copy of a resource.
+def close_in_children(resource: ProcessLocal) -> None:
+    """Close a resource in children that are forked later.
 
-    Children forked by code in C that does not tell Python are not reached.
+    Has no effect on children that C code forks without `PyOS_AfterFork_Child`.
     """
-    _unshared.add(resource)
+    _process_local.add(resource)
 
 
 def _close_all() -> None:
-    for unshared in list(_unshared):
+    for unshared in list(_process_local):
         unshared.close_in_child()
-    _unshared.clear()
+    _process_local.clear()
 
 
 os.register_at_fork(after_in_child=_close_all)
 
 
 class ProcessTimes(NamedTuple):
-    """Time and memory that a process with environments has used since it began.
+    """Time and memory used by a process with environments since its start.
 
     Attributes:
         pid: of the process.
-        world_s: seconds in the environments' own code.
-        cpu_s: seconds of processor time.
-        peak_bytes: the most memory that it had in RAM.
-        waited_s: seconds that another process has waited for its answers.
-        made_s: seconds in which environments were made anew for arguments that vary.
+        world_s: seconds in the code of environments.
+        cpu_s: seconds of CPU time.
+        peak_bytes: peak resident memory.
+        waited_s: seconds that the parent process waited for it.
+        made_s: seconds to recreate environments with varied arguments.
     """
 
     pid: int
@@ -144,16 +144,16 @@ class ProcessTimes(NamedTuple):
 
 
 def times_of_this_process(world_s: float, made_s: float = 0.0) -> ProcessTimes:
-    """Return the time and memory of this process.
+    """Return the time and memory used by this process.
 
     Args:
-        world_s: seconds in the environments' own code.
-        made_s: seconds in which environments were made anew.
+        world_s: seconds in the code of environments.
+        made_s: seconds to recreate environments.
     """
     return ProcessTimes(os.getpid(), world_s, time.process_time(), peak_bytes(), made_s=made_s)
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process had in RAM."""
+    """Return the peak resident memory of this process."""
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return largest if sys.platform == "darwin" else 1024 * largest  # bytes there, else KB
+    return largest if sys.platform == "darwin" else 1024 * largest  # macOS: bytes, Linux: KB

@@ -1,7 +1,6 @@
-"""`Ragged`: rows that belong to frames, as one flat array and the number of rows of each frame.
+"""`Ragged`: a batch of frames with different numbers of rows, as a flat array and lengths.
 
-This file alone knows `ragged_buffer`, the type that environments written for entity-gym use. It
-accepts its buffers and gives them back at the border; where it is not installed nothing changes.
+Also converts buffers of the optional package `ragged_buffer`, which entity-gym environments use.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ except ImportError:  # no wheel for this Python
 
 
 class Selection:
-    """Frames to take. Rows of the same lengths are looked up once.
+    """Indices of frames, with a cache of row indices for arrays that share their lengths.
 
     Args:
         frames: (n,) int64, in any order.
@@ -31,36 +30,36 @@ class Selection:
         self._cache: dict[tuple[int, Any], tuple[IntArray, IntArray, Any]] = {}
 
     def rows(self, rows: Any) -> tuple[IntArray, Any]:
-        """Return the lengths of the rows of these frames, and their index.
+        """Return the lengths and the row indices of the selected frames.
 
         Args:
-            rows: of all frames, a `Ragged`, or one that is elsewhere.
+            rows: of all frames: a `Ragged`, or a ragged tensor on any device.
         """
         key = id(rows.lengths), rows.place
         if (cached := self._cache.get(key)) is None:
             lengths = rows.lengths[self.frames]
             index = rows.index_of(row_indices(rows.starts[self.frames], lengths))
-            # With the lengths of all frames, as their id is that of others once they are gone.
+            # Keep a reference to rows.lengths, so that its id is not reused.
             cached = self._cache[key] = rows.lengths, lengths, index
         return cached[1:]
 
 
 @dataclass
 class Ragged:
-    """A batch of sequences of different lengths.
+    """A batch of frames with different numbers of rows.
 
     Attributes:
-        values: (rows,) or (rows, columns), the rows of all frames, frame after frame.
+        values: (rows,) or (rows, columns), the concatenated rows of all frames.
         lengths: (frames,) int64, the number of rows of each frame.
 
     Raises:
-        ValueError: the lengths do not add up to the number of rows.
+        ValueError: the sum of the lengths is not the number of rows.
     """
 
     values: npt.NDArray[Any]
     lengths: IntArray
     place: ClassVar[None] = None
-    """Device of the rows: they are arrays."""
+    """Device of the rows; None for NumPy arrays."""
 
     def __post_init__(self) -> None:
         if np.add.reduce(self.lengths) != len(self.values):  # `sum` takes three times as long
@@ -71,7 +70,7 @@ class Ragged:
         return len(self.lengths)
 
     def __getitem__(self, index: Any) -> "Ragged":
-        """Return the frames at `index` (an int, a slice or an array of ints), as a `Ragged`."""
+        """Return the frames at `index`: an int, a slice or an integer array."""
         if isinstance(index, tuple):  # as in entity-gym's `[frames, :, :]`
             index = index[0]
         frames = np.arange(len(self))[index].reshape(-1)
@@ -79,20 +78,20 @@ class Ragged:
 
     @staticmethod
     def index_of(rows: IntArray) -> IntArray:
-        """Return the index of rows where these are."""
+        """Return row indices on the device of the rows."""
         return rows
 
     @property
     def starts(self) -> IntArray:
-        """(frames,) int64, where the rows of each frame begin."""
+        """(frames,) int64, the first row of each frame."""
         return exclusive_cumsum(self.lengths)
 
     def take(self, frames: IntArray) -> "Ragged":
-        """Return the given frames, in the given order."""
+        """Return a copy of the frames at these indices."""
         return self.select(Selection(frames))
 
     def select(self, selection: Selection) -> "Ragged":
-        """Return the selected frames."""
+        """Return a copy of the selected frames."""
         lengths, index = selection.rows(self)
         return Ragged(self.values[index], lengths)
 
@@ -106,7 +105,7 @@ class Ragged:
         return [self.values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def split(self, frame_counts: Sequence[int]) -> list["Ragged"]:
-        """Split into consecutive pieces of so many frames each. The rows are views, not copies."""
+        """Split into consecutive pieces with the given numbers of frames; the rows are views."""
         pieces, frame, row = [], 0, 0
         for count in frame_counts:
             lengths = self.lengths[frame : frame + count]
@@ -139,7 +138,7 @@ class Ragged:
         return int(self.values.shape[1]) if self.values.ndim > 1 else 1
 
     def items(self) -> int:
-        """Return the number of rows of all frames together."""
+        """Return the total number of rows."""
         return len(self.values)
 
     def as_array(self) -> npt.NDArray[Any]:
@@ -148,14 +147,14 @@ class Ragged:
 
 
 def exclusive_cumsum(lengths: IntArray) -> IntArray:
-    """Return the sum of all entries before each one, (n,) int64 from (n,) int64."""
+    """Return the exclusive cumulative sum: (n,) int64 -> (n,) int64."""
     # sums[i] = lengths[0] + ... + lengths[i - 1]
     sums: IntArray = lengths.cumsum() - lengths
     return sums
 
 
 def row_indices(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Return the numbers starts[i], ..., starts[i] + lengths[i] - 1 for each i in turn.
+    """Concatenate the ranges starts[i], ..., starts[i] + lengths[i] - 1.
 
     Args:
         starts: (n,) int64.
@@ -176,16 +175,17 @@ def is_ragged_buffer(value: object) -> bool:
 
 
 def from_ragged_buffer(value: Any) -> Ragged:
-    """Return a `Ragged` with the rows of a buffer; a `Ragged` is returned as it is."""
+    """Convert a buffer to a `Ragged`; a `Ragged` is returned unchanged."""
     if isinstance(value, Ragged):
         return value
     return Ragged(value.as_array(), np.asarray(value.size1(), dtype=np.int64).reshape(-1))
 
 
 def as_choices(value: Any) -> Ragged:
-    """Return the choices of actors, a `Ragged` or a buffer: (rows,), or (rows, columns) of floats.
+    """Convert choices to a `Ragged`: (rows,) int, or (rows, components) float.
 
-    Numbers of entity-gym are integers, (rows, 1).
+    Args:
+        value: a `Ragged`, or a buffer of entity-gym, (rows, 1) int.
     """
     rows = from_ragged_buffer(value)
     if rows.values.ndim == 1 or rows.values.dtype.kind == "f":
@@ -194,9 +194,9 @@ def as_choices(value: Any) -> Ragged:
 
 
 def to_ragged_buffer(value: Ragged) -> Any:
-    """Return the buffer that environments for entity-gym expect: int64 indices, (n, 1).
+    """Convert choices to the buffer that entity-gym environments expect: (n, 1) int64.
 
-    Numbers, which entity-gym does not know, are float32 (n, components).
+    Continuous actions, which entity-gym lacks, become float32 (n, components).
     """
     lengths = np.ascontiguousarray(value.lengths)
     if value.values.dtype.kind == "f":

@@ -1,7 +1,7 @@
-"""The kinds of actions: each class batches its masks, decodes its choices and describes itself.
+"""Action spaces, which batch the masks of frames and decode choices to actions.
 
-Masks and choices are the same arrays for all kinds. Every actor has a number of choices, counted
-from 0; a batched mask lists them actor after actor, and a choice is one of these numbers.
+A choice is an index from 0 among the choices of an actor. A batched mask has one flag per choice,
+actor by actor.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ __all__ = [
 
 @dataclass
 class _LabelledActionSpace(ActionSpace):
-    """Base class of the kinds whose choices have names."""
+    """Base class of action spaces with labelled choices."""
 
     index_to_label: list[str]
 
@@ -79,7 +79,7 @@ class _LabelledActionSpace(ActionSpace):
 
     @property
     def labels(self) -> list[str]:
-        """The names of the choices."""
+        """The labels of the choices."""
         return self.index_to_label
 
     @property
@@ -88,7 +88,7 @@ class _LabelledActionSpace(ActionSpace):
         return (len(self.index_to_label),)
 
     def num_choices(self, action: Actors) -> IntArray:
-        """Return the number of labels for each actor."""
+        """Return the number of labels, for each actor."""
         return np.full(int(np.add.reduce(action.actors.lengths)), len(self.index_to_label))
 
     def renamed(self, labels: Mapping[str, str]) -> Self:
@@ -96,14 +96,14 @@ class _LabelledActionSpace(ActionSpace):
         return replace(self, index_to_label=[labels[label] for label in self.index_to_label])
 
 
-# Stand for the masks of frames that do not offer an action.
-_NOBODY_CHOOSES = CategoricalActionMask(actor_ids=())
-_NOBODY_SELECTS = SelectEntityActionMask(actor_ids=(), actee_ids=())
+# Masks of frames in which an action is not available.
+_NO_ACTORS = CategoricalActionMask(actor_ids=())
+_NO_SELECTION = SelectEntityActionMask(actor_ids=(), actee_ids=())
 
 
 @dataclass
 class CategoricalActionSpace(_LabelledActionSpace):
-    """Each actor chooses one of several labelled choices."""
+    """Each actor chooses one of several labels."""
 
     kind = "categorical"
     mask_type = CategoricalActionMask
@@ -112,7 +112,7 @@ class CategoricalActionSpace(_LabelledActionSpace):
 
     def batch_mask(self, frames: Frames, name: ActionName) -> VecCategoricalActionMask:
         """Batch the masks of B frames."""
-        masks = self._masks_of(frames, name, _NOBODY_CHOOSES)
+        masks = self._masks_of(frames, name, _NO_ACTORS)
         actors = frames.actors_of(masks, f"actions[{name!r}] actors")
         return _with_legal_actors(self, actors, [m.mask for m in masks], name)
 
@@ -126,11 +126,11 @@ class CategoricalActionSpace(_LabelledActionSpace):
         probs: Probabilities,
     ) -> Iterator[Action | None]:
         """Yield the action of each environment."""
-        masks: list[Any] = [o.actions.get(name, _NOBODY_CHOOSES) for o in obs]
+        masks: list[Any] = [o.actions.get(name, _NO_ACTORS) for o in obs]
         ids = ids_of_actors(obs, obs_space, masks, mask.actors)
-        of_frames = _arrays_of(choices)
-        for given, actors, indices, p in zip(masks, ids, of_frames, probs, strict=True):
-            offered, labels = given is not _NOBODY_CHOOSES, [*self.index_to_label]
+        frame_indices = _split_frames(choices)
+        for frame_mask, actors, indices, p in zip(masks, ids, frame_indices, probs, strict=True):
+            offered, labels = frame_mask is not _NO_ACTORS, [*self.index_to_label]
             yield CategoricalAction(actors, indices, labels, p) if offered else None
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
@@ -143,14 +143,14 @@ class CategoricalActionSpace(_LabelledActionSpace):
     def _actors_and_choices(
         self, name: ActionName, mask: VecActionMask, obs: Sequence[Observation], obs_space: ObsSpace
     ) -> Iterable[tuple[Sequence[EntityID], Sequence[EntityID]]]:
-        masks: list[Any] = [o.actions.get(name, _NOBODY_CHOOSES) for o in obs]
+        masks: list[Any] = [o.actions.get(name, _NO_ACTORS) for o in obs]
         ids = ids_of_actors(obs, obs_space, masks, mask.actors)
         return zip(ids, repeat(self.index_to_label))
 
 
 @dataclass
 class GlobalCategoricalActionSpace(_LabelledActionSpace):
-    """The frame as a whole chooses one of several labelled choices."""
+    """One choice of a label per frame, without an acting entity."""
 
     kind = "global"
     mask_type = GlobalCategoricalActionMask
@@ -159,15 +159,15 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
     is_global = True
 
     def batch_mask(self, frames: Frames, name: ActionName) -> VecCategoricalActionMask:
-        """Batch the masks of B frames; the actor stands behind all entities."""
+        """Batch the masks of B frames; the actor is the global entity, the last of a frame."""
         masks = self._masks_of(frames, name, None)
         actors = frames.global_actors(masks)
-        where, given = f"actions[{name!r}].mask", [None if m is None else m.mask for m in masks]
-        for i, mask in enumerate(given):
+        where, blocks = f"actions[{name!r}].mask", [None if m is None else m.mask for m in masks]
+        for i, mask in enumerate(blocks):
             if mask is not None:
                 flags = as_flags(mask, where, i)
-                given[i] = np.atleast_2d(flags) if self.labels_of_mask == 1 else flags[None]
-        return _with_legal_actors(self, actors, given, name)
+                blocks[i] = np.atleast_2d(flags) if self.labels_of_mask == 1 else flags[None]
+        return _with_legal_actors(self, actors, blocks, name)
 
     def decode(
         self,
@@ -178,13 +178,13 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
         obs_space: ObsSpace,
         probs: Probabilities,
     ) -> Iterator[Action | None]:
-        """Yield the action of each environment; None also where nothing is legal."""
-        left = iter(choices.values.tolist())
+        """Yield the action of each environment, None also if no choice is legal."""
+        remaining = iter(choices.values.tolist())
         for can_act, p in zip(mask.actors.lengths.tolist(), probs, strict=True):
             if not can_act:
                 yield None
                 continue
-            index = next(left)
+            index = next(remaining)
             p = None if p is None else p.reshape(-1)
             yield GlobalCategoricalAction(index, self.index_to_label[index], p)
 
@@ -208,7 +208,7 @@ class SelectEntityActionSpace(ActionSpace):
 
     @property
     def mask_columns(self) -> tuple[int, ...]:
-        """None: a batched mask has a row for each pair of an actor and an actee."""
+        """Empty, as a batched mask has one row per pair of actor and actee."""
         return ()
 
     def num_choices(self, action: Actors) -> IntArray:
@@ -218,31 +218,31 @@ class SelectEntityActionSpace(ActionSpace):
 
     def batch_mask(self, frames: Frames, name: ActionName) -> VecSelectEntityActionMask:
         """Batch the masks of B frames."""
-        masks = self._masks_of(frames, name, _NOBODY_SELECTS)
+        masks = self._masks_of(frames, name, _NO_SELECTION)
         where = f"actions[{name!r}]"
         actors = frames.locate(
             [m.actor_ids for m in masks], [m.actor_types for m in masks], f"{where} actors"
         )
-        # Without actors there is nothing to select.
+        # Drop the actees of frames without actors.
         actee_ids, actee_types = [m.actee_ids for m in masks], [m.actee_types for m in masks]
         for i in np.flatnonzero(actors.lengths == 0).tolist():
             actee_ids[i], actee_types[i] = (), None
         actees = frames.locate(actee_ids, actee_types, f"{where} actees")
         frames.check_visible(actors, f"{where} actors")
-        labels, given = self.labels_of_mask, [m.mask for m in masks]
-        allowed = _cat_masks(given, actors.lengths, actees.lengths, name, labels)
-        # Leave out the actees that are hidden; of those named by id, that is an error.
+        labels, frame_masks = self.labels_of_mask, [m.mask for m in masks]
+        allowed = _cat_masks(frame_masks, actors.lengths, actees.lengths, name, labels)
+        # Drop hidden actees; it is an error to name them by id.
         visible = frames.are_visible(actees)
         if not visible.all():
             is_named = np.repeat([ids is not None for ids in actee_ids], actees.lengths)
-            kept = visible | is_named
+            keep = visible | is_named
             if allowed is not None:
                 blocks = actors.lengths * labels
                 starts, sizes = np.repeat(actees.starts, blocks), np.repeat(actees.lengths, blocks)
-                allowed = allowed[kept[row_indices(starts, sizes)]]
-            actees = _keep_rows(actees, kept)
+                allowed = allowed[keep[row_indices(starts, sizes)]]
+            actees = _keep_rows(actees, keep)
             frames.check_visible(actees, f"{where} actees")
-        # Leave out the actors that cannot select anything.
+        # Drop actors without legal choices.
         row_lengths = np.repeat(actees.lengths, actors.lengths)
         if allowed is None:
             return VecSelectEntityActionMask(_keep_rows(actors, row_lengths > 0), actees)
@@ -262,16 +262,16 @@ class SelectEntityActionSpace(ActionSpace):
         probs: Probabilities,
     ) -> Iterator[Action | None]:
         """Yield the action of each environment."""
-        masks: list[Any] = [o.actions.get(name, _NOBODY_SELECTS) for o in obs]
+        masks: list[Any] = [o.actions.get(name, _NO_SELECTION) for o in obs]
         actors = ids_of_actors(obs, obs_space, masks, mask.actors)
         assert mask.actees is not None
         actees = ids_of_actees(obs, obs_space, masks, mask.actees)
         chosen, ends = choices.values.tolist(), np.cumsum(choices.lengths).tolist()
-        for given, actor_ids, actee_ids, start, end, p in zip(
+        for frame_mask, actor_ids, actee_ids, start, end, p in zip(
             masks, actors, actees, [0, *ends], ends, probs, strict=False
         ):
             selected = list(map(actee_ids.__getitem__, chosen[start:end]))
-            offered = given is not _NOBODY_SELECTS
+            offered = frame_mask is not _NO_SELECTION
             yield SelectEntityAction(actor_ids, selected, p) if offered else None
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
@@ -285,7 +285,7 @@ class SelectEntityActionSpace(ActionSpace):
     def _actors_and_choices(
         self, name: ActionName, mask: VecActionMask, obs: Sequence[Observation], obs_space: ObsSpace
     ) -> Iterable[tuple[Sequence[EntityID], Sequence[EntityID]]]:
-        masks: list[Any] = [o.actions.get(name, _NOBODY_SELECTS) for o in obs]
+        masks: list[Any] = [o.actions.get(name, _NO_SELECTION) for o in obs]
         assert mask.actees is not None
         actors = ids_of_actors(obs, obs_space, masks, mask.actors)
         return zip(actors, ids_of_actees(obs, obs_space, masks, mask.actees), strict=True)
@@ -299,17 +299,17 @@ _KINDS = (
     GlobalContinuousActionSpace,
 )
 ACTION_SPACES: dict[str, type[ActionSpace]] = {cls.__name__: cls for cls in _KINDS}
-"""The kinds of actions, by the names of their classes, as in messages, recordings and saves."""
+"""Action space classes by name, as in messages, recordings and checkpoints."""
 
 
 def batch_mask_type(name: str) -> type[VecActionMask] | None:
-    """Return the class of batched masks that has this name, None if no kind of action uses it."""
+    """Return the class of batched masks with this name, None if no action space uses it."""
     types = (space.batch_mask_type for space in ACTION_SPACES.values())
     return next((cls for cls in types if cls.__name__ == name), None)
 
 
 ActionSpaces: TypeAlias = Mapping[ActionName, ActionSpace]
-"""The spaces of all actions, by name."""
+"""Action spaces by name of the action."""
 
 
 class Spaces(NamedTuple):
@@ -320,18 +320,18 @@ class Spaces(NamedTuple):
 
     @classmethod
     def of(cls, env: Any) -> Self:
-        """Return the spaces of an environment, a match or vectorised environments."""
+        """Return the spaces of an environment, match or vectorised environment."""
         return cls(env.obs_space(), dict(env.action_space()))
 
 
 def has_global_entity(obs_space: ObsSpace, action_space: ActionSpaces) -> bool:
-    """Return whether frames of these spaces carry a row of global features."""
-    is_given = bool(obs_space.global_features or obs_space.global_kinds)
-    return is_given or any(s.is_global for s in action_space.values())
+    """Return whether frames of these spaces have a global entity, the row of global features."""
+    has_features = bool(obs_space.global_features or obs_space.global_kinds)
+    return has_features or any(s.is_global for s in action_space.values())
 
 
 def num_columns(obs_space: ObsSpace, action_space: ActionSpaces) -> dict[EntityName, int]:
-    """Return the number of numeric features by entity type, and by GLOBAL where frames carry it."""
+    """Return the number of numeric features by entity type, with GLOBAL if frames have it."""
     columns = {name: len(entity.features) for name, entity in obs_space.entities.items()}
     if has_global_entity(obs_space, action_space):
         columns[GLOBAL] = len(obs_space.global_features)
@@ -339,36 +339,37 @@ def num_columns(obs_space: ObsSpace, action_space: ActionSpaces) -> dict[EntityN
 
 
 def _with_legal_actors(
-    space: _LabelledActionSpace, actors: Ragged, given: Sequence[Any], name: ActionName
+    space: _LabelledActionSpace, actors: Ragged, frame_masks: Sequence[Any], name: ActionName
 ) -> VecCategoricalActionMask:
-    """Return the batched mask of actors, without those that have no legal choice."""
+    """Batch the masks of actors, and drop actors without a legal choice."""
     count, labels = len(space), space.labels_of_mask
-    flat = _cat_masks(given, actors.lengths, np.full(len(actors), count), name, labels)
+    flat = _cat_masks(frame_masks, actors.lengths, np.full(len(actors), count), name, labels)
     if flat is None:
         return VecCategoricalActionMask(actors, None)
     mask = flat.reshape(-1, labels * count)
     legal = mask.any(axis=1)
-    kept = _keep_rows(actors, legal)
-    rows = mask if len(kept.values) == len(mask) else mask[legal]
-    return VecCategoricalActionMask(kept, Ragged(rows.reshape(-1, count), kept.lengths * labels))
+    actors = _keep_rows(actors, legal)
+    rows = mask if len(actors.values) == len(mask) else mask[legal]
+    rows = rows.reshape(-1, count)
+    return VecCategoricalActionMask(actors, Ragged(rows, actors.lengths * labels))
 
 
 def _cat_masks(
-    given: Sequence[Any], rows: IntArray, columns: IntArray, name: ActionName, labels: int
+    frame_masks: Sequence[Any], rows: IntArray, columns: IntArray, name: ActionName, labels: int
 ) -> BoolArray | None:
-    """Return the masks of all frames, flat and row by row; None if no frame gives one.
+    """Concatenate the masks of all frames, flattened; None if no frame has a mask.
 
     Args:
-        given: (actors, choices) of each frame; or (actors, labels, choices), if `labels` is not 1.
-        rows: (B,) the actors of each frame.
-        columns: (B,) the choices of each frame.
+        frame_masks: (actors, choices) per frame; or (actors, labels, choices) if `labels` is not 1.
+        rows: (B,) number of actors of each frame.
+        columns: (B,) number of choices of each frame.
         name: of the action.
-        labels: the number of labels that masks tell apart.
+        labels: number of labels of the parent action that masks distinguish.
     """
-    if all_none(given):
+    if all_none(frame_masks):
         return None
     blocks = []
-    for i, (mask, m, n) in enumerate(zip(given, rows, columns, strict=True)):
+    for i, (mask, m, n) in enumerate(zip(frame_masks, rows, columns, strict=True)):
         what = f"actions[{name!r}].mask"
         block = np.ones((m, n), np.bool_) if mask is None else as_flags(mask, what, i)
         by_label = labels > 1 and block.shape == (m, labels, n)
@@ -389,7 +390,7 @@ def _keep_rows(rows: Ragged, keep: BoolArray) -> Ragged:
     return Ragged(rows.values[keep], np.bincount(frame[keep], minlength=len(rows)))
 
 
-def _arrays_of(rows: Ragged) -> Sequence[IntArray]:
+def _split_frames(rows: Ragged) -> Sequence[IntArray]:
     """Return the values of each frame, as views."""
     n = rows.lengths[0]
     if (rows.lengths == n).all():

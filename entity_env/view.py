@@ -1,4 +1,4 @@
-"""`View`: how a page draws a world, as plain data."""
+"""`View`: how replay pages draw an environment, as plain data."""
 
 import math
 import re
@@ -32,16 +32,16 @@ class EntityView:
     """Appearance of the entities of one type, by names of their features.
 
     Attributes:
-        position: one to three numbers, along the axes: to the right, up, and the third. () shows
-            the type in a table alone; None takes features with usual names, such as x and y.
-        heading: a number that is the angle in radians, from the first axis towards the second; or
-            two numbers that are a direction along these axes, of any length; () for none.
-        shape: the shape; None for one that the page chooses for the type.
-        colour: "#rrggbb"; or a feature, of which each label or whole number has its own colour;
-            None for one that the page chooses for the type.
-        size: half the width in units of the position, or a number feature that is it; None leaves
-            it to the page.
-        label: features whose values are written beside the entity.
+        position: one to three numeric features: x to the right, y up, and z. () shows the type
+            only in a table; None uses common names, such as x and y.
+        heading: one feature with the angle in radians, from the first axis to the second; or two
+            features with a direction vector of any length; () for none.
+        shape: the shape; None for a default of the type.
+        colour: "#rrggbb"; or a feature that has one colour per label or integer; None for a default
+            of the type.
+        size: half the width in units of the position, or a numeric feature with it; None for a
+            default.
+        label: features with values to print next to the entity.
     """
 
     position: tuple[str, ...] | None = None
@@ -54,14 +54,14 @@ class EntityView:
 
 @dataclass(frozen=True)
 class View:
-    """Appearance of a world, for pages that show its frames.
+    """Appearance of an environment on replay pages.
 
     Attributes:
-        entities: by type, and under `GLOBAL` ("__global__") that of the global features, which are
-            one mark. A type that is left out has all the defaults of `EntityView`.
-        bounds: the lowest and highest position along each axis; () to fit what there is.
-        y_down: the second axis points down instead of up, as it does where "column" and "row" are
-            found as the usual names.
+        entities: by type, with `GLOBAL` ("__global__") for the global features, drawn as one mark.
+            Types that are left out have the defaults of `EntityView`.
+        bounds: lowest and highest position along each axis; () to fit the entities.
+        y_down: the second axis points down instead of up. True if positions default to "column"
+            and "row".
     """
 
     entities: Mapping[EntityName, EntityView] = field(default_factory=dict)
@@ -70,67 +70,67 @@ class View:
 
 
 def view_of(
-    own: View | None,
+    view: View | None,
     obs_space: ObsSpace,
     positions: Sequence[str] = (),
     network_positions: Sequence[str] = (),
 ) -> View:
-    """Return the view of a world with every type of its space, and the position of each.
+    """Complete a view with all entity types, and a position for each.
 
-    A position of `own` comes first, then `network_positions`, then features with usual names. A
-    type that has none of these has the position (). `dataclasses.asdict` makes JSON of the result.
+    The position is that of `view`, else `network_positions`, else features with common names, else
+    (). `dataclasses.asdict` converts the result to JSON types.
 
     Args:
-        own: `match_of(world).view()`; None for a recording, or a world without one.
-        obs_space: of the world.
-        positions: one to three features to use instead of all of these. Bounds and headings are
-            left out, as they belong to other axes.
+        view: `match_of(world).view()`; None for recordings, and environments without a view.
+        obs_space: of the environment.
+        positions: one to three features that override all positions. Bounds and headings are
+            dropped, as they refer to other axes.
         network_positions: the position features of the network's relative positions or translation.
 
     Raises:
-        InvalidView: lists everything in `own` and `positions` that does not fit the space.
+        InvalidView: lists all errors of `view` and `positions`.
     """
-    own = View() if own is None else own
+    view = View() if view is None else view
     types = _types(obs_space)
-    problems = [*view_problems(own, obs_space)]
+    problems = [*view_problems(view, obs_space)]
     if positions:
         problems += _override_problems(positions, types)
     if problems:
         raise InvalidView("; ".join(f"{what}: {text}" for what, text in problems))
-    choices = [tuple(positions)] if positions else [_in_order(network_positions), *_NAMED_POSITIONS]
-    entities, y_down = {}, bool(own.y_down and not positions)
+    choices = [tuple(positions)] if positions else [_by_axis(network_positions), *_NAMED_POSITIONS]
+    entities, y_down = {}, bool(view.y_down and not positions)
     for name, entity in types.items():
-        shown = own.entities.get(name, EntityView())
-        position = shown.position
+        appearance = view.entities.get(name, EntityView())
+        position = appearance.position
         if positions or position is None:
             fitting = (axes for axes in choices if axes and {*axes} <= {*entity.features})
             position = next(fitting, ())
             y_down = y_down or position[-1:] == _CELLS[-1:]
         entities[name] = replace(
-            shown,
+            appearance,
             position=tuple(position),
-            heading=() if positions else tuple(shown.heading),
-            size=float(shown.size) if isinstance(shown.size, Real) else shown.size,
-            label=tuple(shown.label),
+            heading=() if positions else tuple(appearance.heading),
+            size=float(appearance.size) if isinstance(appearance.size, Real) else appearance.size,
+            label=tuple(appearance.label),
         )
-    bounds = () if positions else tuple((float(low), float(high)) for low, high in own.bounds)
+    bounds = () if positions else tuple((float(low), float(high)) for low, high in view.bounds)
     return View(entities, bounds, y_down)
 
 
 def view_problems(view: Any, obs_space: ObsSpace) -> Iterator[tuple[str, str]]:
-    """Yield field and message of everything in the view of a world that does not fit its space."""
+    """Yield the field and message of each error of a view."""
     if not isinstance(view, View) or not isinstance(view.entities, Mapping):
         yield "view", f"expected a View of a dictionary, or None, got {short_repr(view)}"
         return
     types = _types(obs_space)
-    for name, shown in view.entities.items():
+    for name, appearance in view.entities.items():
         what = f"view.entities[{name!r}]"
         if name not in types:
             yield what, f"expected types among {[*types]}{did_you_mean(str(name), types)}"
-        elif not isinstance(shown, EntityView):
-            yield what, f"expected an EntityView, got {short_repr(shown)}"
+        elif not isinstance(appearance, EntityView):
+            yield what, f"expected an EntityView, got {short_repr(appearance)}"
         else:
-            for part, text in _entity_problems(shown, types[name]):
+            for part, text in _entity_problems(appearance, types[name]):
                 yield f"{what}.{part}", text
     bounds: Any = view.bounds
     is_list = isinstance(bounds, tuple | list) and len(bounds) <= _MOST_AXES
@@ -139,31 +139,31 @@ def view_problems(view: Any, obs_space: ObsSpace) -> Iterator[tuple[str, str]]:
         yield "view.bounds", f"expected {expected}, got {short_repr(bounds)}"
 
 
-def _entity_problems(shown: EntityView, entity: Entity) -> Iterator[tuple[str, str]]:
+def _entity_problems(appearance: EntityView, entity: Entity) -> Iterator[tuple[str, str]]:
     numbers, columns = entity.features, entity.columns
-    position = () if shown.position is None else shown.position
+    position = () if appearance.position is None else appearance.position
     lists: list[tuple[str, Any, int, list[str]]] = [
         ("position", position, _MOST_AXES, numbers),
-        ("heading", shown.heading, 2, numbers),
-        ("label", shown.label, len(columns), columns),
+        ("heading", appearance.heading, 2, numbers),
+        ("label", appearance.label, len(columns), columns),
     ]
-    for part, names, most, known in lists:
+    for part, names, most, valid in lists:
         if not isinstance(names, tuple | list) or not all(isinstance(n, str) for n in names):
             yield part, f"expected a tuple of names of features, got {short_repr(names)}"
-        elif unknown := [name for name in names if name not in known]:
-            yield part, f"expected {_not_among(unknown[0], known, columns)}"
+        elif unknown := [name for name in names if name not in valid]:
+            yield part, f"expected {_unknown_name(unknown[0], valid, columns)}"
         elif len({*names}) < len(names) or len(names) > most:
             yield part, f"expected up to {most} features, each once, got {names}"
-    shape, colour, size = shown.shape, shown.colour, shown.size
+    shape, colour, size = appearance.shape, appearance.colour, appearance.size
     shapes: tuple[str, ...] = get_args(Shape)
     if shape is not None and shape not in shapes:
         hint = did_you_mean(str(shape), shapes)
         yield "shape", f"expected one of {', '.join(shapes)}, got {shape!r}{hint}"
     is_hex = re.fullmatch("#[0-9a-fA-F]{6}", str(colour)) is not None
     if colour is not None and not is_hex and colour not in columns:
-        yield "colour", f"expected '#rrggbb', or {_not_among(colour, columns)}"
+        yield "colour", f"expected '#rrggbb', or {_unknown_name(colour, columns)}"
     if isinstance(size, str) and size not in numbers:
-        yield "size", f"expected a number, or {_not_among(size, numbers, columns)}"
+        yield "size", f"expected a number, or {_unknown_name(size, numbers, columns)}"
     elif not isinstance(size, str | None) and not (_is_finite(size) and size > 0):
         yield "size", f"expected a number above 0 or the name of one, got {short_repr(size)}"
 
@@ -174,27 +174,27 @@ def _override_problems(
     numbers = [*dict.fromkeys(name for entity in types.values() for name in entity.features)]
     columns = [name for entity in types.values() for name in entity.columns]
     if unknown := [name for name in positions if name not in numbers]:
-        yield "positions", f"expected {_not_among(unknown[0], numbers, columns)}"
+        yield "positions", f"expected {_unknown_name(unknown[0], numbers, columns)}"
     elif len({*positions}) < len(positions) or len(positions) > _MOST_AXES:
         yield "positions", f"expected up to {_MOST_AXES} features, each once, got {[*positions]}"
     elif not any({*positions} <= {*entity.features} for entity in types.values()):
         yield "positions", f"expected features that a type has together, got {[*positions]}"
 
 
-def _not_among(name: object, known: Sequence[str], columns: Sequence[str] = ()) -> str:
-    """Return what was expected and came, for a name that is unknown, or of a kind among columns."""
-    hint = ", which is a kind" if name in columns else did_you_mean(str(name), known)
-    return f"features among {[*known]}, got {name!r}{hint}"
+def _unknown_name(name: object, valid: Sequence[str], columns: Sequence[str] = ()) -> str:
+    """Return the message for a name that is unknown, or that of a categorical feature."""
+    hint = ", which is categorical" if name in columns else did_you_mean(str(name), valid)
+    return f"features among {[*valid]}, got {name!r}{hint}"
 
 
 def _types(obs_space: ObsSpace) -> dict[EntityName, Entity]:
-    """Return the entity types, and the global features if there are any."""
-    of_globals = obs_space.global_entity
-    return {**obs_space.entities, **({GLOBAL: of_globals} if of_globals.columns else {})}
+    """Return the entity types, with GLOBAL if there are global features."""
+    global_entity = obs_space.global_entity
+    return {**obs_space.entities, **({GLOBAL: global_entity} if global_entity.columns else {})}
 
 
-def _in_order(names: Sequence[str]) -> tuple[str, ...]:
-    """Return position features of a network, whose order says nothing, in the order of the axes."""
+def _by_axis(names: Sequence[str]) -> tuple[str, ...]:
+    """Sort unordered position features of a network by axis."""
     usual = (axes for axes in _NAMED_POSITIONS if sorted(axes) == sorted(names))
     return next(usual, tuple(names[:_MOST_AXES]))
 

@@ -1,4 +1,4 @@
-"""Digests of the code of environments, to see if it changed since a state was saved."""
+"""Digests of the source of environments, to detect changes since a state was saved."""
 
 import ast
 import hashlib
@@ -14,10 +14,10 @@ from entity_env.plain_state import PlainState
 from entity_env.vec.vec_env import VecEnv
 
 _INTERFACE = {*Environment.__mro__, *Match.__mro__, *PlainState.__mro__, *VecEnv.__mro__}
-OF_FILES = "loaded_"
-"""Prefix of the names of modules that are imported from files; a digest of the path ends them."""
-_OF_FILE = re.compile(rf"^{OF_FILES}(.+)_[0-9a-f]{{8}}\.")
-"""Begin of the name of a class in a module that was imported from a file."""
+FILE_MODULE_PREFIX = "loaded_"
+"""Prefix of modules imported from files; their names end with a digest of the path."""
+_FILE_MODULE = re.compile(rf"^{FILE_MODULE_PREFIX}(.+)_[0-9a-f]{{8}}\.")
+"""Start of the qualified name of a class in a module imported from a file."""
 _NUMBER = re.compile(r" \d+$")
 
 EARLIER = {
@@ -46,24 +46,24 @@ EARLIER = {
     "2b0d9766ac690a0c": "1b00b5a800bfe9b5",  # Identity
     "5b87117d1a197767": "47b4bb4f56ff4e8e",  # PickTheMarked
 }
-"""Digests of this package's worlds in earlier releases, whole or bare, and the bare digests of code
-with the same episodes and states: the first 16 digits of both."""
+"""Digests of environments of this package in earlier releases, whole or bare, and the current bare
+digest of code with the same episodes and states: the first 16 digits of both."""
 
 
 def code_of(*worlds: type) -> dict[str, str]:
-    """Return digests of the source of classes and of their base classes, by name.
+    """Compute digests of the source of classes and their base classes, by qualified name.
 
-    Classes of this package's interface and of the standard library are left out, and so is a class
-    without source here, such as one that was made at a prompt.
+    Skips the interface classes of this package, the standard library, and classes without a source
+    file, such as those defined at a prompt.
 
     Args:
         worlds: classes of environments and matches.
 
     Returns:
-        Two SHA-256 each, "WHOLE:BARE", of the source as it is and without docstrings, comments and
-        the method `view`, which have no effect on episodes. A module that was imported from a file
-        has the name of the file without its folder, so that names are those of other folders and
-        machines; further classes of one name are numbered in the order of inheritance.
+        By name, "WHOLE:BARE": SHA-256 of the source, and of the source without docstrings, comments
+        and the method `view`, which have no effect on episodes. A module imported from a file is
+        named by its file without the folder, so that names are portable. Classes with the same
+        name are numbered in the order of inheritance.
     """
     classes = [cls for cls in _with_bases(worlds) if cls not in _INTERFACE]
     digests: dict[str, str] = {}
@@ -72,8 +72,8 @@ def code_of(*worlds: type) -> dict[str, str]:
             continue
         try:
             source = inspect.getsource(cls)
-            bare = _bare(source)
-        except (OSError, TypeError, SyntaxError):  # no file, or not that of the class any more
+            bare = _strip_documentation(source)
+        except (OSError, TypeError, SyntaxError):  # no file, or the file has changed
             continue
         name = portable_name(f"{cls.__module__}.{cls.__qualname__}")
         count = sum(_without_number(other) == name for other in digests)
@@ -83,13 +83,13 @@ def code_of(*worlds: type) -> dict[str, str]:
 
 
 def _with_bases(worlds: Sequence[type]) -> list[type]:
-    """Return classes and their base classes, each once, in the order of inheritance."""
+    """Return classes and their base classes without duplicates, in the order of inheritance."""
     return [*dict.fromkeys(cls for world in worlds for cls in world.__mro__)]
 
 
 def portable_name(name: str) -> str:
-    """Return the name of a class without the path of the file that its module was imported from."""
-    return _OF_FILE.sub(r"\1.", name)
+    """Return the qualified name of a class without the digest of the path of its file."""
+    return _FILE_MODULE.sub(r"\1.", name)
 
 
 def _without_number(name: str) -> str:
@@ -97,35 +97,35 @@ def _without_number(name: str) -> str:
 
 
 def changed_classes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the classes of a save whose code is known to differ, by name.
+    """Return the names of classes with changed code.
 
-    Classes are found by their own name, whatever the module or file.
+    Classes are matched by class name, in any module or file; classes without a match are ignored.
 
     Args:
-        before: digests of a save, which may name modules by digests of their paths.
+        before: digests of a checkpoint; names of modules may contain digests of paths.
         now: digests of `code_of`.
     """
-    left = {name: [digest for _, digest in of_name] for name, of_name in _by_class(now).items()}
+    unmatched = {name: [digest for _, digest in x] for name, x in _by_class(now).items()}
     changed = []
-    for class_name, of_name in _by_class(before).items():
-        if class_name not in left:
+    for class_name, entries in _by_class(before).items():
+        if class_name not in unmatched:
             continue
-        for name, digest in of_name:
-            same = next((one for one in left[class_name] if is_same_code(digest, one)), None)
+        for name, digest in entries:
+            same = next((one for one in unmatched[class_name] if is_same_code(digest, one)), None)
             if same is None:
                 changed.append(name)
             else:
-                left[class_name].remove(same)
+                unmatched[class_name].remove(same)
     return changed
 
 
 def shared_classes(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
-    """Return the names, without modules, of classes that two sets of digests have."""
+    """Return the class names, without modules, that two sets of digests share."""
     return _by_class(before).keys() & _by_class(now).keys()
 
 
 def _by_class(digests: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
-    """Return portable names and digests by the own name of the class."""
+    """Group portable names and digests by class name without the module."""
     by_class: dict[str, list[tuple[str, str]]] = {}
     for name, digest in digests.items():
         portable = _without_number(portable_name(name))
@@ -134,33 +134,33 @@ def _by_class(digests: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
 
 
 def is_same_code(before: str, now: str) -> bool:
-    """Return whether two digests of `code_of` are of the same code, documentation aside.
+    """Return whether two digests of `code_of` are of the same code, ignoring documentation.
 
     Args:
-        before: of a save; those of earlier releases are of the whole source alone.
+        before: of a checkpoint; in earlier releases only the digest of the whole source.
         now: of this program.
     """
-    parts, earlier = now.split(":"), before.split(":")
-    same = {EARLIER.get(part[:16]) for part in earlier}
-    return parts[-1][:16] in same or not {*earlier}.isdisjoint(parts)
+    current, saved = now.split(":"), before.split(":")
+    equivalents = {EARLIER.get(part[:16]) for part in saved}
+    return current[-1][:16] in equivalents or not {*saved}.isdisjoint(current)
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _bare(source: str) -> str:
-    """Return source without docstrings, lines of comments, empty lines and `view(self)`."""
+def _strip_documentation(source: str) -> str:
+    """Strip docstrings, comment lines, empty lines and `view(self)` from source."""
     lines = textwrap.dedent(source).splitlines()
     tree = ast.parse("\n".join(lines))
-    left_out: list[ast.stmt] = []
+    omitted: list[ast.stmt] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            left_out.append(node.body[0])
+            omitted.append(node.body[0])
     for method in (node for cls in tree.body if isinstance(cls, ast.ClassDef) for node in cls.body):
         if isinstance(method, ast.FunctionDef) and method.name == "view":
-            left_out += [method] if ast.unparse(method.args) == "self" else []
-    for part in left_out:
+            omitted += [method] if ast.unparse(method.args) == "self" else []
+    for part in omitted:
         for i in range(part.lineno - 1, part.end_lineno or part.lineno):
             lines[i] = ""
     return "\n".join(line.rstrip() for line in lines if line.strip() and line.strip()[0] != "#")

@@ -1,4 +1,4 @@
-"""`NetOutput`: the decisions and values of a network."""
+"""`NetOutput`: the decisions and values of a network for a batch of frames."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,30 +12,30 @@ from rogue_net.actions.distributions import (
     Decision,
     decide,
 )
-from rogue_net.ragged import of_action
+from rogue_net.ragged import lookup
 
 
 class NetOutput(NamedTuple):
-    """The output of a network for B frames. Actors come frame after frame.
+    """Output of a network for B frames. Actors are ordered by frame.
 
     Attributes:
-        actions: per action (actors,) int64, the choices; (actors, components) float32 of numbers,
-            as they were drawn.
+        actions: per action (actors,) int64, the choices; (actors, components) float32 for
+            continuous actions, before squashing.
         logprobs: per action (actors,) float32, the log-probability of each choice.
         entropies: per action (actors,) float32.
         log_probs: per action (actors, choices) float32, of all choices, -inf where not allowed.
-            For select-entity the choices are the actees, padded to the most of any frame. Kinds of
-            actions whose choices cannot be listed are missing.
-        values: per regression head (B, its size) float32; one of bins has (B, 1), their
-            expectation, and (B, bins) in `<name>_logits`.
-        lengths: per action (B,) int64 on the host, the actors of each frame; None where it is not
-            known.
+            For select-entity the choices are the actees, padded to the largest number of a frame.
+            Actions without a finite list of choices are missing.
+        values: per regression head (B, size) float32; a head with bins has (B, 1), the expectation,
+            and (B, bins) in `<name>_logits`.
+        lengths: per action (B,) int64 on the host, the number of actors of each frame; None if
+            unknown.
         attention: for each frame (layers, heads, n, n) float, the weight of entity j for entity
             i; None unless requested.
         distributions: per action, over the choices of all actors; see `distribution`.
-        memory: (R, d_memory) float32, the states to remember of the rows of `EntityBatch.past`;
-            None of a network without memory.
-        memory_of_values: likewise, of a separate value network, of `EntityBatch.past.of_values`.
+        memory: (R, d_memory) float32, new recurrent states of the rows of `EntityBatch.past`; None
+            for a network without memory.
+        memory_of_values: likewise, of a separate value network, for `EntityBatch.past.value_past`.
     """
 
     actions: dict[str, Tensor]
@@ -50,10 +50,10 @@ class NetOutput(NamedTuple):
     memory_of_values: Tensor | None = None
 
     def distribution(self, name: str) -> ActionDistribution:
-        """Return the distribution over the choices of an action; of `log_probs` if given."""
-        known, log_probs = self.distributions.get(name), self.log_probs.get(name)
-        if known is not None and known.all_log_probs is log_probs:
-            return known
+        """Return the distribution of an action; `log_probs` have precedence if replaced."""
+        stored, log_probs = self.distributions.get(name), self.log_probs.get(name)
+        if stored is not None and stored.all_log_probs is log_probs:
+            return stored
         return CategoricalDistribution(self.log_probs[name])
 
 
@@ -63,7 +63,7 @@ def answer(
     actions: Mapping[str, Tensor] | None = None,
     uniforms: Mapping[str, Tensor] | None = None,
 ) -> NetOutput:
-    """Evaluate `actions`, or sample them with `uniforms`, or take the most probable ones.
+    """Evaluate `actions`, or sample with `uniforms`, or return the most probable actions.
 
     Args:
         log_probs: per action (actors, choices), of all choices.
@@ -82,13 +82,13 @@ def decide_all(
 ) -> dict[str, Decision]:
     """Evaluate or choose all actions, see `decide`."""
     return {
-        name: decide(distribution, of_action(actions, name), of_action(uniforms, name))
+        name: decide(distribution, lookup(actions, name), lookup(uniforms, name))
         for name, distribution in distributions.items()
     }
 
 
 def output_of(decisions: Mapping[str, Decision], values: dict[str, Tensor]) -> NetOutput:
-    """Return the output of a network with these decisions, by action, and values."""
+    """Combine decisions, by action, and values into the output of a network."""
     distributions = {name: one.distribution for name, one in decisions.items()}
     tables = {name: one.all_log_probs for name, one in distributions.items()}
     return NetOutput(

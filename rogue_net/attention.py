@@ -18,16 +18,16 @@ from rogue_net.relpos.encoding import RelposEncoding
 
 
 class Context(ABC):
-    """Base class of the data of a batch that all layers share; it mixes rows in attention.
+    """Base class of the inputs that all layers share: the structure of a batch.
 
     Attributes:
-        keys: (P,) int64, the random keys of dropout; None to drop nothing.
+        keys: (P,) int64, the random keys of dropout; None without dropout.
     """
 
     keys: Tensor | None = None
 
     def pieces(self, x: Tensor) -> list[tuple[Tensor, "Context"]]:
-        """Split (P, d_model) rows into those that go through all layers together, with contexts."""
+        """Split (P, d_model) rows into microbatches, each with its context."""
         return [(x, self)]
 
     @abstractmethod
@@ -46,9 +46,9 @@ class PaddedContext(Context):
         masks: for each bucket the result of `attention_mask`.
         pairs: for each bucket the relative positions; None without relative positions.
         relpos: the encoding of relative positions.
-        keys: (P,) int64, the random keys of dropout; None to drop nothing.
-        weights: a list that each layer appends the attention weights of its buckets to, (b, H, n,
-            n) each; None to keep none.
+        keys: (P,) int64, the random keys of dropout; None without dropout.
+        weights: a list to which each layer appends the attention weights of its buckets, (b, H, n,
+            n) each; None not to return them.
     """
 
     buckets: list[Bucket]
@@ -60,27 +60,27 @@ class PaddedContext(Context):
     weights: list[list[Tensor]] | None = None
 
     def pieces(self, x: Tensor) -> list[tuple[Tensor, Context]]:
-        """Split into pieces of `PIECE_ROWS` rows, or of one bucket if that has more.
+        """Split into microbatches of up to `PIECE_ROWS` rows, or of one larger bucket.
 
-        Where attention weights are kept, there is one piece.
+        With attention weights, there is a single microbatch.
         """
         if len(x) <= PIECE_ROWS or self.weights is not None:
             return [(x, self)]
-        # Whole buckets, as many as fit; slices of everything that has a row for each entity.
+        # A microbatch has whole buckets; slice every field with a row for each entity.
         ends = np.cumsum([bucket.num_rows for bucket in self.buckets])
         pieces: list[Context] = []
         sizes = []
         first = start = 0
         while first < len(self.buckets):
             stop = max(first + 1, int(np.searchsorted(ends, start + PIECE_ROWS, side="right")))
-            rows, some = slice(start, int(ends[stop - 1])), slice(first, stop)
+            rows, in_piece = slice(start, int(ends[stop - 1])), slice(first, stop)
             pieces.append(
                 replace(
                     self,
-                    buckets=[replace(b, start=b.start - start) for b in self.buckets[some]],
+                    buckets=[replace(b, start=b.start - start) for b in self.buckets[in_piece]],
                     visible=None if self.visible is None else self.visible[rows],
-                    masks=self.masks[some],
-                    pairs=None if self.pairs is None else self.pairs[some],
+                    masks=self.masks[in_piece],
+                    pairs=None if self.pairs is None else self.pairs[in_piece],
                     keys=None if self.keys is None else self.keys[rows],
                 )
             )
@@ -89,7 +89,7 @@ class PaddedContext(Context):
         return list(zip(torch.split(x, sizes), pieces, strict=True))
 
     def mix(self, attention: "Attention", x: Tensor) -> Tensor:
-        """Attend within the frames of each bucket."""
+        """Attend within the frames of each bucket, (P, d_model) -> (P, d_model)."""
         qkv = of_buckets(attention.query_key_value(x), self.buckets)
         gate = None if self.relpos is None else self.relpos.gate_of(x)
         gates = [None] * len(qkv) if gate is None else of_buckets(gate, self.buckets)
@@ -110,7 +110,7 @@ class Attention(nn.Module):
         n_head: H.
         d_model: width of the entities.
         attn_pdrop: dropout probability of attention weights.
-        site: the number of its dropout site.
+        site: index of its dropout site.
     """
 
     def __init__(self, n_head: int, d_model: int, attn_pdrop: float = 0.0, site: int = 0) -> None:
@@ -139,19 +139,20 @@ class Attention(nn.Module):
             qkv: (b * n, 3 * d_model), queries, keys and values.
             gate: (b * n, d_head), factors of relative values, by target; None for no gate.
             context: of the batch.
-            k: the number of the bucket.
-            weights: takes the attention weights if `context.weights` is a list.
+            k: index of the bucket.
+            weights: list to append the attention weights to, if `context.weights` is a list.
         """
         bucket, mask = context.buckets[k], context.masks[k]
         b, n, d = bucket.num_frames, bucket.length, qkv.shape[-1] // 3
-        # The two fast paths: one entity, and torch's own attention.
+        # Two fast paths: a single entity, and torch's fused attention.
         drops = context.keys is not None and self.pdrop > 0
-        plain = context.relpos is None and context.weights is None and not drops
-        if plain and n == 1:  # softmax over one entity is 1: the result is its value
+        is_plain = context.relpos is None and context.weights is None and not drops
+        if is_plain and n == 1:  # softmax over one entity is 1: the result is its value
             return qkv[:, 2 * d :]
+        # (b * n, 3 * d_model) -> (b, H, n, d_head) each
         q, key, v = qkv.view(b, n, 3, self.n_head, d // self.n_head).permute(2, 0, 3, 1, 4)
-        if plain and (qkv.is_cuda or qkv.dtype != torch.bfloat16):
-            # On the CPU this takes twice as long in bfloat16 as the operations below.
+        if is_plain and (qkv.is_cuda or qkv.dtype != torch.bfloat16):
+            # On the CPU in bfloat16, fused attention takes twice as long as the operations below.
             mixed: Tensor = F.scaled_dot_product_attention(q, key, v, attn_mask=mask)
             return mixed.transpose(1, 2).reshape(b * n, d)
         # Attention weights: softmax(q k^T / sqrt(d_head) + q . relative keys / sqrt(d_head))
@@ -161,25 +162,25 @@ class Attention(nn.Module):
         if mask is not None:
             scores = scores.masked_fill(~mask, -math.inf)
         attention = scores.softmax(dim=-1)
-        if context.weights is not None:  # otherwise their memory is freed early
+        if context.weights is not None:  # otherwise free their memory early
             weights.append(attention)
         if drops and context.keys is not None:
-            # Targets before heads, so that padding does not change the random numbers of a pair.
+            # Flatten targets before heads: padding then does not change the random numbers.
             by_query = attention.permute(0, 2, 3, 1).reshape(b * n, n * self.n_head)
             by_query = dropout(by_query, self.pdrop, context.keys[bucket.rows], self.site)
             attention = by_query.view(b, n, n, self.n_head).permute(0, 3, 1, 2)
-        # Weighted sums of values and relative values.
+        # y = softmax(scores) @ (v + relative values): (b, H, n, d_head) -> (b * n, d_model)
         y: Tensor = attention @ v
         if context.relpos is not None and context.pairs is not None:
-            of_target = None if gate is None else gate.view(b, n, -1)
-            y = y + context.relpos.weighted_values(attention, of_target, context.pairs[k])
+            target_gate = None if gate is None else gate.view(b, n, -1)
+            y = y + context.relpos.weighted_values(attention, target_gate, context.pairs[k])
         return y.transpose(1, 2).reshape(b * n, d)
 
 
 def attention_mask(bucket: Bucket, visible: Tensor | None) -> Tensor | None:
-    """Return the attention mask of a bucket, True where row i of a frame may attend to row j.
+    """Compute the attention mask of a bucket, True where row i of a frame may attend to row j.
 
-    Padding attends to all entities, as the softmax over no entity would be NaN.
+    Padding attends to all entities, as the softmax over an empty set would be NaN.
 
     Args:
         bucket: b frames padded to n rows.
@@ -192,15 +193,15 @@ def attention_mask(bucket: Bucket, visible: Tensor | None) -> Tensor | None:
     is_entity = bucket.is_entity
     if visible is None:
         return None if is_entity is None else is_entity.view(b, 1, 1, n)
-    seen = visible[bucket.rows].view(b, n)
-    allowed = seen[:, None, :] | ~seen[:, :, None]
+    is_visible = visible[bucket.rows].view(b, n)
+    allowed = is_visible[:, None, :] | ~is_visible[:, :, None]
     if is_entity is not None:
         allowed = (allowed | ~is_entity[:, :, None]) & is_entity[:, None, :]
     return allowed[:, None]
 
 
 def weights_by_frame(weights: list[list[Tensor]], layout: Layout, n_head: int) -> list[Tensor]:
-    """Return the attention weights of each frame, without padding.
+    """Split attention weights into frames, without padding.
 
     Args:
         weights: for each layer and bucket (b, H, n, n).
@@ -215,51 +216,51 @@ def weights_by_frame(weights: list[list[Tensor]], layout: Layout, n_head: int) -
     frames = [torch.zeros(len(weights), n_head, n, n, device=device) for n in lengths]
     if not weights:
         return frames
-    of_rows = [row for of_bucket in zip(*weights, strict=True) for row in torch.stack(of_bucket, 1)]
-    for i, padded in zip(layout.frame_order.tolist(), of_rows, strict=True):
+    padded_frames = [row for bucket in zip(*weights, strict=True) for row in torch.stack(bucket, 1)]
+    for i, padded in zip(layout.frame_order.tolist(), padded_frames, strict=True):
         frames[i] = padded[..., : lengths[i], : lengths[i]]
     return frames
 
 
 def dropout(x: Tensor, p: float, keys: Tensor | None, site: int) -> Tensor:
-    """Set elements to zero with probability p, and divide the others by 1 - p.
+    """Apply dropout with random numbers that are a function of a key per row.
 
     Args:
         x: (rows, ...) float.
-        p: in [0, 1).
-        keys: (rows,) int64, the random key of each row; None to drop nothing.
-        site: the number of the layer; each has random numbers of its own.
+        p: probability to zero an element, in [0, 1).
+        keys: (rows,) int64, the random key of each row; None to return `x`.
+        site: index of the dropout layer, which selects a stream of random numbers.
 
     Source: Srivastava et al. 2014, "Dropout: a simple way to prevent neural networks from
         overfitting".
     """
     if keys is None or p == 0:
         return x
-    # Bits of element j of a row: mix(mix(key + site * SITE) + j * GAMMA), as SplitMix64 does.
+    # Random bits of element j of a row, SplitMix64: mix(mix(key + site * SITE) + j * GAMMA)
     width = x[0].numel() if len(x) else 0
     counter = torch.arange(1, width + 1, device=x.device) * _GAMMA
-    of_site = _signed((site + 1) * _SITE % 2**64)
-    bits = _finalise(_finalise(keys + of_site).unsqueeze(1) + counter)
+    site_seed = _signed((site + 1) * _SITE % 2**64)
+    bits = _finalise(_finalise(keys + site_seed).unsqueeze(1) + counter)
     # Inverted dropout: x / (1 - p) with probability 1 - p, else 0
-    kept = (bits & (2**24 - 1)) >= round(p * 2**24)
-    return x * kept.view_as(x) / (1 - p)
+    is_kept = (bits & (2**24 - 1)) >= round(p * 2**24)
+    return x * is_kept.view_as(x) / (1 - p)
 
 
 def row_keys(batch: EntityBatch, layout: Layout) -> Tensor:
-    """Return the random keys of the padded rows of a layout, (P,) int64: one for each entity."""
+    """Return a random key for each padded row of a layout, (P,) int64; 0 for padding."""
     keys = batch.keys
     if keys is None:
         keys = torch.randint(2**62, (batch.num_frames,)).numpy()
     lengths = layout.lengths
-    of_row = np.zeros(layout.num_rows, dtype=np.int64)
-    of_row[row_indices(layout.first_row, lengths)] = mix(
+    row_seeds = np.zeros(layout.num_rows, dtype=np.int64)
+    row_seeds[row_indices(layout.first_row, lengths)] = mix(
         np.repeat(keys, lengths), row_indices(np.zeros_like(lengths), lengths)
     ).view(np.int64)
-    return to_device(of_row, layout.row_of_entity.device)
+    return to_device(row_seeds, layout.row_of_entity.device)
 
 
 def _signed(bits: int) -> int:
-    """Return the int64 with the bits of an unsigned integer of 64 bits."""
+    """Reinterpret the bits of an unsigned 64-bit integer as int64."""
     return bits - 2**64 if bits >= 2**63 else bits
 
 
@@ -268,7 +269,7 @@ _SITE = 0xD1342543DE82EF95
 
 
 def _finalise(bits: Tensor) -> Tensor:
-    """Mix the bits of int64 numbers with the output function of SplitMix64.
+    """Apply the output function of SplitMix64 to int64 numbers.
 
     Source: Steele, Lea, Flood 2014, https://doi.org/10.1145/2660193.2660195.
     """
@@ -278,5 +279,5 @@ def _finalise(bits: Tensor) -> Tensor:
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
-    # Torch has no unsigned integers: the mask removes the copies of the sign bit.
+    # Torch shifts are arithmetic: mask the copies of the sign bit.
     return torch.bitwise_and(bits >> by, 2 ** (64 - by) - 1)

@@ -9,27 +9,27 @@ from rogue_net.relpos import RelposEncodingConfig, TranslationConfig
 
 Init: TypeAlias = Literal["published", "scaled"]
 INPUTS = ("action", "reward")
-"""Further inputs of memory."""
+"""Additional inputs of memory."""
 
 
 LEAST_STD, MOST_STD = 0.01, 2.0
-"""Limits of the deviation of a number between bounds; a larger one would have less entropy."""
+"""Limits of the standard deviation of bounded components; a larger one would reduce the entropy."""
 
 
 @dataclass
 class MemoryConfig:
-    """Memory of the network, between the frames of an episode.
+    """Recurrent state of the network, between the frames of an episode.
 
     Attributes:
-        of: "frame" for one memory a frame, "entity" for one an entity, which is known by its id, or
-            "both".
-        types: Entity types that remember; all that have ids if empty.
-        d_memory: Width of the memory; `d_model` if not set.
-        n_layer: Number of transformer layers between memory and heads, besides those of the
-            network before it.
-        keep_absent: Number of frames for which entities that are not shown are remembered, and
-            attended to; then they are forgotten.
-        inputs: What enters memory beside the frame: "action" for the choices made, "reward" for
+        of: "frame" for a recurrent state of each environment, "entity" for one of each entity,
+            which is identified by its id, or "both".
+        types: Entity types with recurrent states; all types that have ids if empty.
+        d_memory: Width of the recurrent states; `d_model` if not set.
+        n_layer: Number of transformer layers between memory and heads, in addition to the layers
+            before memory.
+        keep_absent: Number of frames for which the states of entities that are not observed are
+            retained and attended to; then they are dropped.
+        inputs: Additional inputs of memory: "action" for the choices of the frame, "reward" for
             the last reward.
     """
 
@@ -51,33 +51,33 @@ class MemoryConfig:
         if unknown := [name for name in self.inputs if name not in INPUTS]:
             problems.append(f"inputs: expected some of {', '.join(INPUTS)}, got {unknown}")
         if self.of == "frame":
-            of_entities = {
+            entity_settings = {
                 "types": bool(self.types),
                 "keep_absent": self.keep_absent != MemoryConfig.keep_absent,
             }
             problems += [
-                f'{name}: expected of="entity" or "both" beside it, as of="frame" remembers no '
+                f'{name}: expected of="entity" or "both", as of="frame" keeps no states of '
                 "entities; leave it out"
-                for name, is_set in of_entities.items()
+                for name, is_set in entity_settings.items()
                 if is_set
             ]
         if problems:
             raise ValueError("; ".join(problems))
 
     @property
-    def of_frame(self) -> bool:
-        """True if the frame as a whole is remembered."""
+    def has_frame_state(self) -> bool:
+        """True if the environment has a recurrent state."""
         return self.of != "entity"
 
     @property
-    def of_entities(self) -> bool:
-        """True if entities are remembered."""
+    def has_entity_states(self) -> bool:
+        """True if entities have recurrent states."""
         return self.of != "frame"
 
 
 @dataclass
 class RogueNetConfig:
-    """RogueNet network parameters.
+    """Hyperparameters of a `RogueNet`.
 
     Attributes:
         embd_pdrop: Dropout probability for embedding layer.
@@ -91,14 +91,14 @@ class RogueNetConfig:
         d_qk: Dimension of keys and queries in select-entity action heads.
         translation: Settings for transforming all position features to be centered on one entity.
         precision: Number format of the layers between embedding and heads; weights and outputs are
-            float32 either way. "bfloat16" is faster where the processor has it, for
+            float32 in both cases. "bfloat16" is faster on processors that support it, for
             d_model above 64: smaller networks are compiled for the CPU in float32.
         init: Initial weights of the blocks: "scaled" by the width of their input, or "published"
-            with a standard deviation of 0.02 at every width, with which narrow networks hardly
-            tell frames apart at first.
-        memory: Memory between the frames of an episode; none if not set.
-        init_std: Standard deviation of numbers that actors choose, at first; of a number between
-            bounds it is that before the logistic function: 1 is a fifth of the range.
+            with a standard deviation of 0.02 at every width, with which the outputs of narrow
+            networks hardly depend on the frame at first.
+        memory: Recurrent state between the frames of an episode; none if not set.
+        init_std: Initial standard deviation of continuous actions; of bounded components, before
+            the logistic function: 1 is a fifth of the range.
     """
 
     embd_pdrop: float = 0.0
@@ -128,14 +128,13 @@ class RogueNetConfig:
 
 @dataclass
 class ValueBinsConfig:
-    """Bins of equal width whose probabilities a value function predicts.
+    """Bins of equal width for a categorical value function.
 
     Attributes:
-        low: Lower edge of the lowest bin. Leave room: it should be below the lowest return.
-        high: Upper edge of the highest bin, above the highest return.
+        low: Lower edge of the lowest bin. It should be below the lowest return.
+        high: Upper edge of the highest bin. It should be above the highest return.
         num_bins: Number of bins.
-        sigma: Standard deviation, in widths of a bin, of the Gaussian around a return, which is
-            the target.
+        sigma: Standard deviation of the target, a Gaussian around the return, in widths of a bin.
     """
 
     low: float
@@ -178,13 +177,11 @@ def _problems(config: RogueNetConfig) -> Iterator[str]:
         yield f'precision: expected "float32" or "bfloat16", got {config.precision!r}'
     if config.init not in ("published", "scaled"):
         yield f'init: expected "published" or "scaled", got {config.init!r}'
-    # Settings of attention, which pooling replaces.
+    # Settings of attention have no effect with pooling.
     if config.pooling is not None and config.relpos_encoding is not None:
         yield (
-            "relpos_encoding: expected pooling=None, as it takes the place of the attention that "
-            "positions enter; leave one of them out"
+            "relpos_encoding: expected pooling=None, as pooling replaces the attention that uses "
+            "relative positions; leave one of them out"
         )
     if config.pooling is not None and config.attn_pdrop:
-        yield (
-            "attn_pdrop: expected pooling=None, as it takes the place of attention; leave it out"
-        )
+        yield ("attn_pdrop: expected pooling=None, as pooling replaces attention; leave it out")

@@ -1,4 +1,4 @@
-"""Embedding of the features of each entity type in rows of one width."""
+"""Embedding of entities: from the features of each type to rows of width d_model."""
 
 import math
 import warnings
@@ -16,11 +16,11 @@ from rogue_net.relpos.translate import Translation
 
 
 def feature_names(obs_space: ObsSpace, with_global_entity: bool) -> dict[str, list[str]]:
-    """Return the input features of each type: its own, then the global ones.
+    """Return the input features of each type: its features, then the global features.
 
     Args:
         obs_space: the entity types and their features.
-        with_global_entity: True if the global features are also an entity of their own.
+        with_global_entity: True to add an entity with the global features.
     """
     shared = obs_space.global_features
     names = {name: [*entity.features, *shared] for name, entity in obs_space.entities.items()}
@@ -28,19 +28,19 @@ def feature_names(obs_space: ObsSpace, with_global_entity: bool) -> dict[str, li
 
 
 def kinds_of_types(obs_space: ObsSpace, types: Sequence[str]) -> dict[str, list[Kind]]:
-    """Return the kinds of each of the types that has any: its own, then the global ones."""
-    own, shared = obs_space.kinds, obs_space.global_kinds
-    kinds = {name: [*(own.get(name, []) if name != GLOBAL else []), *shared] for name in types}
-    return {name: of_type for name, of_type in kinds.items() if of_type}
+    """Return the categorical input features of types, then global ones; omit types without any."""
+    by_type, shared = obs_space.kinds, obs_space.global_kinds
+    kinds = {name: [*(by_type.get(name, []) if name != GLOBAL else []), *shared] for name in types}
+    return {name: type_kinds for name, type_kinds in kinds.items() if type_kinds}
 
 
 def check_positions(config: RogueNetConfig, obs_space: ObsSpace) -> None:
-    """Raise if a feature that gives a position or an orientation is a kind.
+    """Check that position and orientation features are numeric, not categorical.
 
     Raises:
-        ValueError: names the setting and the kind.
+        ValueError: a setting names a categorical feature.
     """
-    kinds = {kind.name: name for name, own in obs_space.kinds.items() for kind in own}
+    kinds = {kind.name: name for name, type_kinds in obs_space.kinds.items() for kind in type_kinds}
     for section in ("relpos_encoding", "translation"):
         for field in ("position_features", "rotation_vec_features", "rotation_angle_feature"):
             value = getattr(getattr(config, section), field, None)
@@ -48,19 +48,18 @@ def check_positions(config: RogueNetConfig, obs_space: ObsSpace) -> None:
                 if name in kinds:
                     raise ValueError(
                         f"{section}.{field}: expected numbers, got {name!r}, which is a kind of "
-                        f"{kinds[name]!r}; give its place as numbers too"
+                        f"{kinds[name]!r}; add numeric features for the position"
                     )
 
 
 class EntityEmbedding(nn.Module):
-    """Embedding of entities by type; global features are appended to those of each entity.
+    """Embedding of entities by type; global features are appended to the features of each entity.
 
     Args:
-        features: the names of the numeric input features of each type, as `feature_names` gives
-            them.
-        d_model: the width of the embedding.
-        translation: settings to center positions on one entity; None not to.
-        kinds: the kinds of each type that has any, as `kinds_of_types` gives them.
+        features: names of the numeric input features of each type, see `feature_names`.
+        d_model: width of the embedding.
+        translation: settings to center positions on a reference entity, or None.
+        kinds: categorical input features of each type, see `kinds_of_types`.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class EntityEmbedding(nn.Module):
         self.d_model = d_model
         self.kinds = {} if kinds is None else {**kinds}
         self.translation = None if translation is None else Translation(translation, features)
-        widths = {name: len(own) for name, own in features.items()}
+        widths = {name: len(names) for name, names in features.items()}
         if self.translation is not None:
             widths = self.translation.widths(features)
         self.by_type = nn.ModuleDict()
@@ -89,11 +88,11 @@ class EntityEmbedding(nn.Module):
     def forward(
         self, inputs: Mapping[str, Tensor], label_rows: Mapping[str, Tensor] | None = None
     ) -> Tensor:
-        """Return (entities, d_model): type after type, within a type frame after frame.
+        """Embed entities, (entities, d_model): type after type, within a type frame after frame.
 
         Args:
-            inputs: what `inputs` returns.
-            label_rows: what `label_rows` returns; not needed without kinds.
+            inputs: result of `inputs`.
+            label_rows: result of `label_rows`; not needed without categorical features.
         """
         rows = {} if label_rows is None else label_rows
         return torch.cat(
@@ -101,14 +100,13 @@ class EntityEmbedding(nn.Module):
         )
 
     def label_rows(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """Return the rows of each entity's labels in the table of its type, by type with kinds.
-
-        The labels of global kinds are those of each entity too.
+        """Return the rows of each entity's labels in the label embedding of its type.
 
         Returns:
-            (n, kinds) int64 each: its own kinds, then the global ones.
+            (n, kinds) int64 for each type with categorical features: its features, then the global
+            ones, repeated for each entity.
         """
-        rows_of, shared = {}, batch.kinds.get(GLOBAL)
+        label_rows, shared = {}, batch.kinds.get(GLOBAL)
         for name in self.kinds:
             rows, columns = batch.features[name], []
             if name in batch.kinds and name != GLOBAL:
@@ -116,14 +114,14 @@ class EntityEmbedding(nn.Module):
             if shared is not None:
                 frames = to_device(rows.frame_of_row(), shared.values.device)
                 columns.append(shared.values.index_select(0, frames))
-            of_type = self.by_type[module_key(name)]
-            assert isinstance(of_type, TypeEmbedding)
+            embedding = self.by_type[module_key(name)]
+            assert isinstance(embedding, TypeEmbedding)
             indices = torch.cat(columns, dim=1) if len(columns) > 1 else columns[0]
-            rows_of[name] = indices + of_type.first_labels
-        return rows_of
+            label_rows[name] = indices + embedding.first_labels
+        return label_rows
 
     def inputs(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """Return the inputs of each type, (n, features + global features), not normalised."""
+        """Return the numeric inputs of each type, (n, features + global features), unnormalised."""
         rows = {name: batch.features[name] for name in self.types}
         inputs = {name: one.values for name, one in rows.items()}
         shared = batch.features.get(GLOBAL)
@@ -134,15 +132,15 @@ class EntityEmbedding(nn.Module):
         if shared is not None and has_shared:
             for name, x in inputs.items():
                 if name != GLOBAL:
-                    of_entity = shared.values.index_select(0, frames[name])
-                    inputs[name] = torch.cat([x, of_entity], dim=1)
+                    global_rows = shared.values.index_select(0, frames[name])
+                    inputs[name] = torch.cat([x, global_rows], dim=1)
         if self.translation is None:
             return inputs
-        seen = batch.visibility(self.translation.config.reference_entity).values
-        return self.translation(inputs, frames, seen, batch.num_frames)
+        is_visible = batch.visibility(self.translation.config.reference_entity).values
+        return self.translation(inputs, frames, is_visible, batch.num_frames)
 
     def input_moments(self, inputs: Mapping[str, Tensor]) -> dict[str, Moments]:
-        """Return the moments of a batch by which `InputNorm.merge` updates each type."""
+        """Compute the moments of a batch for `InputNorm.merge`, by type."""
         return {
             name: Moments.of(x)
             for name, x in inputs.items()
@@ -151,15 +149,14 @@ class EntityEmbedding(nn.Module):
 
 
 class TypeEmbedding(nn.Module):
-    """Embedding of a type: normalise, project, add labels, rectify, normalise again.
+    """Embedding of a type: input norm, linear layer plus label embeddings, ReLU and layer norm.
 
-    It is that of one-hot columns for the labels, which are not normalised: the vector of a label is
-    its column of weights.
+    Label embeddings are equivalent to a linear layer of one-hot features without input norm.
 
     Args:
-        num_features: the number of numeric features.
-        d_model: the width of the embedding.
-        label_counts: the number of labels of each kind.
+        num_features: number of numeric features.
+        d_model: width of the embedding.
+        label_counts: number of labels of each categorical feature.
     """
 
     first_labels: Tensor
@@ -168,32 +165,32 @@ class TypeEmbedding(nn.Module):
     def __init__(self, num_features: int, d_model: int, label_counts: Sequence[int] = ()) -> None:
         super().__init__()
         self.norm = InputNorm(num_features)
-        with warnings.catch_warnings():  # of weights without numbers
+        with warnings.catch_warnings():  # without numeric features, the weight is empty
             warnings.filterwarnings("ignore", "Initializing zero-element", UserWarning)
             self.linear = nn.Linear(num_features, d_model)
-        # Without numbers the weight has no elements, at which Adafactor and Muon divide by zero.
+        # Adafactor and Muon divide by the number of elements, which may be zero.
         self.linear.weight.requires_grad_(num_features > 0)
         self.layer_norm = nn.LayerNorm(d_model)
         self.has_labels = bool(label_counts)
         if label_counts:
             first_labels = torch.tensor([0, *label_counts[:-1]]).cumsum(0)
             self.register_buffer("first_labels", first_labels, persistent=False)
-            # U(-1/sqrt(n), 1/sqrt(n)) of n inputs that are not 0, as linear layers begin.
+            # U(-1/sqrt(n), 1/sqrt(n)) for n nonzero inputs, the initialisation of linear layers
             bound = 1 / math.sqrt(num_features + len(label_counts))
             vectors = bound * (2 * torch.rand(sum(label_counts), d_model) - 1)
-            self.labels = nn.Parameter(vectors)  # (labels of all kinds, d_model)
+            self.labels = nn.Parameter(vectors)  # (total number of labels, d_model)
 
     def forward(self, x: Tensor, label_rows: Tensor | None = None) -> Tensor:
         """Embed entities.
 
         Args:
             x: (n, num_features).
-            label_rows: (n, kinds) int64, the rows of their labels in `labels`; None without kinds.
+            label_rows: (n, kinds) int64, rows of `labels`; None without categorical features.
 
         Returns:
             (n, d_model).
         """
-        # Features and their statistics keep their precision where the network is in half.
+        # Features and statistics keep their precision if the network is in half precision.
         x = self.norm(x).to(self.linear.weight.dtype)
         # layer_norm(relu(W x + b + sum_k labels_k))
         x = self.linear(x)
@@ -203,21 +200,21 @@ class TypeEmbedding(nn.Module):
         return x
 
     def parameters_in_order(self) -> list[Tensor]:
-        """Return weight and bias of the linear layer, then of the norm, then vectors of labels."""
+        """Return weight and bias of the linear layer and the norm, then the label embeddings."""
         linear, norm = self.linear, self.layer_norm
         labels = [self.labels] if self.has_labels else []
         return [linear.weight, linear.bias, norm.weight, norm.bias, *labels]
 
 
 class FeaturelessEmbedding(nn.Module):
-    """Embedding of a type without features: one learnt vector."""
+    """Embedding of a type without features: a learnt vector."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.vector = nn.Parameter(torch.randn(1, d_model))
 
     def forward(self, x: Tensor, label_rows: Tensor | None = None) -> Tensor:
-        """Embed entities, (n, 0) -> (n, d_model); they have no labels."""
+        """Embed entities, (n, 0) -> (n, d_model)."""
         return self.vector.expand(x.shape[0], -1)
 
     def parameters_in_order(self) -> list[Tensor]:
@@ -226,8 +223,8 @@ class FeaturelessEmbedding(nn.Module):
 
 
 def module_key(name: str) -> str:
-    """Return a key for `nn.ModuleDict`, different for each name of a type or action.
+    """Return a unique key for `nn.ModuleDict` for the name of a type or action.
 
-    Keys must not contain a dot nor be an attribute of the module, such as `train` or `keys`.
+    Keys must not contain a dot, and must not be attributes of the module, such as `train`.
     """
     return "/" + name.replace("%", "%25").replace(".", "%2E")

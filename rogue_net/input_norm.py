@@ -13,7 +13,7 @@ CLIP = 5.0
 
 
 class Moments(NamedTuple):
-    """Count, mean and sum of squares of rows, which can be merged with those of other rows.
+    """Count, mean and sum of squares of a set of rows; can be merged with other moments.
 
     Attributes:
         num_rows: (F,) int64, the number of rows of each feature.
@@ -27,14 +27,14 @@ class Moments(NamedTuple):
 
     @staticmethod
     def of(x: Tensor) -> "Moments":
-        """Compute the moments of (n, F) rows."""
+        """Compute the moments of rows, (n, F)."""
         x = x.detach().double()
         mean = x.sum(dim=0) / max(1, len(x))
         count = torch.full_like(mean, len(x), dtype=torch.int64)
         return Moments(count, mean, (x - mean).square().sum(dim=0))
 
     def merged(self, other: "Moments") -> "Moments":
-        """Return the moments of the rows of both.
+        """Merge the moments of two sets of rows.
 
         Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm for
             computing sample variances".
@@ -52,26 +52,26 @@ class Moments(NamedTuple):
 
 
 _CACHE: MutableMapping[Tensor, tuple[Any, ...]] = WeakIdKeyDictionary()
-"""By the buffer `mean`: key, mean, standard deviation, and the other buffers they were computed of.
+"""Results of `InputNorm.mean_and_std`, by the buffer `mean`: key, results, and the other buffers.
 
-These are kept alive, as otherwise a new tensor could have the `id` in the key. They are not kept in
-the modules, which a forward pass must not change.
+The entries keep the buffers alive, as otherwise a new tensor could reuse an `id` in the key. The
+cache is outside the modules, as a forward pass must not change them.
 """
 
 
 class InputNorm(nn.Module):
-    """Normalisation of features by running statistics, which only `merge` changes.
+    """Normalisation of features by running statistics, which only `merge` updates.
 
-    The statistics stay in 64 bits when the module is converted to another type: in 32 bits, counts
-    beyond 2**24 and sums of squares would not be exact enough. Rows are counted for each feature,
-    so that the statistics of a feature that is added to a trained network start from zero.
+    The statistics stay in 64 bits when the module is converted to another dtype, as counts beyond
+    2**24 and sums of squares are not exact in float32. Each feature has its own count, so that the
+    statistics of a feature that is added to a trained network start from zero.
 
     Args:
         num_features: F.
     """
 
     least_std = 0.0
-    """A standard deviation counts as none up to this share of the magnitude of the mean."""
+    """Standard deviations up to this fraction of the mean's magnitude are treated as 0."""
 
     count: Tensor
     mean: Tensor
@@ -85,56 +85,56 @@ class InputNorm(nn.Module):
 
     @torch.no_grad()
     def merge(self, moments: Moments) -> None:
-        """Add the moments of other rows to the statistics."""
+        """Update the statistics with the moments of more rows."""
         merged = Moments(self.count, self.mean, self.squares_sum).merged(moments)
-        for kept, value in zip((self.count, self.mean, self.squares_sum), merged, strict=True):
-            kept.copy_(value)
+        for buffer, value in zip((self.count, self.mean, self.squares_sum), merged, strict=True):
+            buffer.copy_(value)
 
     def problem(self) -> str | None:
-        """Return an error message if a statistic has an impossible value, or None."""
+        """Return an error message if a statistic is invalid, or None."""
         for name, least in (("count", 0.0), ("mean", -math.inf), ("squares_sum", 0.0)):
-            kept = self.get_buffer(name)
-            is_wrong = ~kept.isfinite() | (kept < least)
+            buffer = self.get_buffer(name)
+            is_wrong = ~buffer.isfinite() | (buffer < least)
             if is_wrong.any():
                 expected = "finite numbers" + (" of at least 0" if least == 0 else "")
-                return f"{name}: expected {expected}, got {kept[is_wrong][0].item():g}"
+                return f"{name}: expected {expected}, got {buffer[is_wrong][0].item():g}"
         return None
 
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        """Load statistics, also of older saves, with one count for all features."""
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        """Load statistics; old checkpoints have a single count for all features."""
         count = state_dict.get(f"{prefix}count")
         if count is not None and count.ndim == 0:
             state_dict[f"{prefix}count"] = count.expand(len(self.count))
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise rows, (n, F) float -> (n, F) float.
 
-        A feature with fewer than two rows in the statistics is only clipped.
+        Features with statistics of fewer than two rows are only clipped.
         """
         mean, std = self.mean_and_std(x.dtype)
         # clip((x - mean) / std, -CLIP, CLIP)
         return ((x - mean) / std).clamp(-CLIP, CLIP)
 
     def mean_and_std(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation, (F,) each, cached until the statistics change."""
-        kept = (self.count, self.mean, self.squares_sum)
-        key = (dtype, *(None if x.is_inference() else (id(x), x._version) for x in kept))
+        """Return mean and standard deviation, (F,) each; cached until the statistics change."""
+        buffers = (self.count, self.mean, self.squares_sum)
+        key = (dtype, *(None if x.is_inference() else (id(x), x._version) for x in buffers))
         cached = _CACHE.get(self.mean)
         if cached is None or cached[0] != key or None in key:
-            # The tensors are shared with later calls, so they must not be inference tensors.
+            # Later calls reuse the tensors, so they must not be inference tensors.
             with torch.inference_mode(False), torch.no_grad():
-                seen = self.count > 1
-                # std = sqrt(M2 / (n - 1)); 1 where there are fewer than two rows, or no variance
+                has_rows = self.count > 1
+                # std = sqrt(M2 / (n - 1)); 1 with fewer than two rows or without variance
                 std = (self.squares_sum / (self.count - 1).clamp(min=1)).sqrt().to(dtype)
                 varies = std > self.least_std * self.mean.abs()
-                std = torch.where(seen & varies, std, 1.0)
-                mean = torch.where(seen, self.mean, 0.0).to(dtype)
+                std = torch.where(has_rows & varies, std, 1.0)
+                mean = torch.where(has_rows, self.mean, 0.0).to(dtype)
             cached = _CACHE[self.mean] = (key, mean, std, self.count, self.squares_sum)
         return cached[1], cached[2]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InputNorm":
-        """Move the statistics to another device, but keep their type in `half()` and `float()`."""
+        """Move the statistics between devices, but keep their dtype in `half()` and `float()`."""
         exact = {name: self.get_buffer(name) for name in ("mean", "squares_sum")}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch has no types for it
         for name, before in exact.items():

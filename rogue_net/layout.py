@@ -1,7 +1,7 @@
-"""Padded rows of the entities of a batch.
+"""Padded layout of the entities of a batch.
 
-Frames are sorted by length and cut into a few buckets, each padded to its longest frame. All
-index tensors are made here, once per batch, and handed down.
+Frames are sorted by length and split into a few buckets, each padded to its longest frame. Index
+tensors are computed once per batch, and passed to all layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,18 @@ from entity_env.ragged import exclusive_cumsum, row_indices
 from rogue_net.ragged import EntityBatch, to_device
 
 MAX_PADDING = 0.02
-"""Largest share of padding in a bucket with shorter frames ..."""
+"""Largest fraction of padding in a bucket, unless it has at most `FREE_PADDING` rows of padding."""
 FREE_PADDING = 32
-"""... or largest number of rows of padding: the operations of another bucket would cost more."""
+"""Number of rows of padding that cost less than the operations of another bucket."""
 FREE_PADDING_OF_PAIRS = 128
-"""The same with relative positions, for which a bucket has more operations."""
+"""`FREE_PADDING` with relative positions, as a bucket then has more operations."""
 PIECE_ROWS = 4096
-"""Rows that go through all layers together: their activations stay in the processor's cache."""
+"""Number of rows of a microbatch: its activations fit into the processor's cache."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Frames padded to the same length, in consecutive rows.
+    """Frames padded to the same length, stored in consecutive rows.
 
     Attributes:
         start: the first padded row.
@@ -55,7 +55,7 @@ class Bucket:
 def of_buckets(x: Tensor, buckets: Sequence[Bucket]) -> tuple[Tensor, ...]:
     """Split (P, ...) into the rows of each bucket, as views.
 
-    Split, not sliced: the gradient of each slice would be as large as the whole.
+    The gradient of a slice would be as large as `x`; the gradient of a split is not.
     """
     sizes = [bucket.num_rows for bucket in buckets]
     return torch.split(x, sizes) if sizes else ()
@@ -66,15 +66,15 @@ class Layout:
     """The padded rows of a batch.
 
     Attributes:
-        lengths: (B,) int64 on the host, entities per frame.
-        num_rows: P, padded rows of all buckets together.
-        buckets: the buckets, in the order of their rows. Empty frames are in none.
-        row_of_entity: (entities,) int64, the padded row of each entity, where entities come type
-            after type and within a type frame after frame.
-        first_row: (B,) int64 on the host, the padded row of the first entity of each frame; the
-            others follow. 0 for an empty frame.
+        lengths: (B,) int64 on the host, number of entities of each frame.
+        num_rows: P, number of padded rows of all buckets.
+        buckets: the buckets, in the order of their rows, without empty frames.
+        row_of_entity: (entities,) int64, the padded row of each entity, with entities sorted by
+            type, then frame.
+        first_row: (B,) int64 on the host, the padded row of the first entity of each frame, which
+            the remaining ones follow; 0 for an empty frame.
         frame_order: (frames with entities,) int64, the frames in the order of their rows.
-        is_in_order: True if entities are in the order of their rows.
+        is_in_order: True if `row_of_entity` is the identity.
     """
 
     lengths: IntArray
@@ -86,7 +86,7 @@ class Layout:
     is_in_order: bool = False
 
     def rows(self, positions: Tensor, frame_of_position: IntArray) -> Tensor:
-        """Return the padded rows of entities given by position in their frame.
+        """Convert positions of entities in their frame to padded rows.
 
         Args:
             positions: (n,) int64, positions in the frame.
@@ -98,13 +98,13 @@ class Layout:
         return positions + to_device(self.first_row[frame_of_position], positions.device)
 
     def pad(self, x: Tensor) -> Tensor:
-        """Move rows to their places, (entities, ...) -> (P, ...); zero without an entity."""
+        """Scatter entities to padded rows, (entities, ...) -> (P, ...); zero for padding."""
         if self.is_in_order:
             return x
         return x.new_zeros(self.num_rows, *x.shape[1:]).index_copy(0, self.row_of_entity, x)
 
     def means(self, x: Tensor) -> Tensor:
-        """Return the mean over the entities of each frame; zero for an empty frame.
+        """Compute the mean over the entities of each frame; zero for an empty frame.
 
         Args:
             x: (P, d), padded rows.
@@ -122,13 +122,13 @@ class Layout:
         return pooled.index_copy(0, self.frame_order, torch.cat(means))
 
 
-def masked_mean(x: Tensor, among: Tensor | None) -> Tensor:
-    """Return the mean of some rows of each frame, (b, n, d) -> (b, d); zero without rows."""
-    if among is None:
+def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Compute the mean over masked rows of each frame, (b, n, d) -> (b, d); zero without any."""
+    if mask is None:
         return x.mean(dim=1)
-    among = among.unsqueeze(2)
+    mask = mask.unsqueeze(2)
     # sum_i m_i x_i / max(1, sum_i m_i)
-    return (x * among).sum(dim=1) / among.sum(dim=1).clamp(min=1)
+    return (x * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
 
 
 def make_layout(
@@ -137,9 +137,9 @@ def make_layout(
     """Plan the padded rows of a batch.
 
     Args:
-        type_lengths: (B,) entities per frame for each type, in the order of the types.
-        device: where the index tensors go.
-        free_padding: so many rows of padding cost less than a bucket.
+        type_lengths: (B,) number of entities of each frame, for each type in order.
+        device: device of the index tensors.
+        free_padding: number of rows of padding that cost less than another bucket.
     """
     counts = np.stack(list(type_lengths.values()))  # (types, B)
     lengths = counts.sum(axis=0)
@@ -167,7 +167,12 @@ def make_layout(
 
 
 def rows_of_types(first_row: IntArray, counts: IntArray) -> IntArray:
-    """Return the row of each entity, type after type, from (B,) first rows of the frames."""
+    """Return the row of each entity, sorted by type, then frame.
+
+    Args:
+        first_row: (B,) int64, the first row of each frame.
+        counts: (types, B) int64, number of entities.
+    """
     in_frame = np.cumsum(counts, axis=0) - counts  # (types, B), the first position of each type
     rows = [
         row_indices(first_row + type_start, type_count)
@@ -177,9 +182,9 @@ def rows_of_types(first_row: IntArray, counts: IntArray) -> IntArray:
 
 
 def _cut(lengths: IntArray, free_padding: int) -> list[tuple[int, int]]:
-    """Cut ascending lengths into ranges [low, high), each to be padded to its last length.
+    """Split ascending lengths into ranges [low, high) of frames to pad to the same length.
 
-    A range has at most `PIECE_ROWS` rows, or one frame.
+    A range has at most `PIECE_ROWS` rows, or a single frame.
     """
     ranges = []
     before = exclusive_cumsum(lengths)
@@ -196,21 +201,21 @@ def _cut(lengths: IntArray, free_padding: int) -> list[tuple[int, int]]:
     return ranges[::-1]
 
 
-def layout_of(batch: EntityBatch, types: list[str], of_pairs: bool = False) -> Layout:
-    """Return the layout of a batch's entities of the given types, in their order.
+def layout_of(batch: EntityBatch, types: list[str], has_relpos: bool = False) -> Layout:
+    """Plan the padded rows of the entities of a batch.
 
     Args:
         batch: B frames.
-        types: the types of the entities.
-        of_pairs: True with relative positions.
+        types: the entity types, in the order of the network.
+        has_relpos: True for a network with relative positions.
     """
     device = batch.features[types[0]].values.device
     lengths = {name: batch.features[name].lengths for name in types}
-    return make_layout(lengths, device, FREE_PADDING_OF_PAIRS if of_pairs else FREE_PADDING)
+    return make_layout(lengths, device, FREE_PADDING_OF_PAIRS if has_relpos else FREE_PADDING)
 
 
 def visible_rows(batch: EntityBatch, types: list[str], layout: Layout) -> Tensor | None:
-    """Return which padded rows are visible, (P,) bool; None if all entities are."""
+    """Return which padded rows are visible to the policy, (P,) bool; None if all entities are."""
     if not batch.visible:
         return None
     return layout.pad(torch.cat([batch.visibility(name).values for name in types]))

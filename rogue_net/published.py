@@ -11,7 +11,7 @@ from rogue_net.relpos.encoding import ALL_TYPES
 
 _BLOCK = r"backbone\.blocks\.(\d+)\."
 _RELPOS = r"backbone\.relpos_encoding\."
-# A projection of one type has the type's name in between, which may hold anything.
+# A projection of one type has the type's name in between, which may contain any character.
 _PROJECTION = _RELPOS + r"(?P<part>[kv]proj)\.(?:(?P<name>.*)\.)?(weight|bias)"
 _EMBEDDING = r"embedding\.embeddings\.(?P<name>.*)\."
 _HEAD = r"action_heads\.(?P<name>.*)\."
@@ -29,7 +29,7 @@ _RENAMED = {
     _HEAD + r"(?P<part>(query_|key_)?proj)\.(\w+)": "action_heads.{name}.{part}.{3}",
     r"auxiliary_heads\.(?P<name>.*)\.(weight|bias)": "regression_heads.{name}.{1}",
 }
-"""Patterns of published names, and the names here, made of their groups."""
+"""Patterns of published parameter names, and templates of new names with their groups."""
 _PARTS = {
     "kproj": "key_projection",
     "vproj": "value_projection",
@@ -40,58 +40,57 @@ _PARTS = {
     "query_proj": "query",
     "key_proj": "key",
 }
-"""Names here of the parts of a module, in a group `part`; a group `name` is of a type or action."""
+"""New names of the group `part`; the group `name` is the name of a type or action."""
 _UNUSED = [
-    _BLOCK + r"attn\.relpos_encoding\..*",  # every block names again what all of them share
-    _RELPOS + r"(strides|extent_tensor|distance_values\.weight)",  # follow from the config; unread
+    _BLOCK + r"attn\.relpos_encoding\..*",  # aliases of parameters that all blocks share
+    _RELPOS + r"(strides|extent_tensor|distance_values\.weight)",  # derived from the config
 ]
 
 
 def from_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a published network for a `RogueNet` with the same outputs.
+    """Convert the weights of a published network to a `RogueNet` with the same outputs.
 
-    With `per_entity_projections` the published network gives its first entity type the sum of the
-    projections of all types, and the others none. These weights are the same.
+    With `per_entity_projections`, the published network applies the sum of the projections of all
+    types to its first entity type, and none to the remaining types. So do the converted weights.
 
     Args:
-        weights: its state dict, in its order.
+        weights: the state dict, in its order.
 
     Raises:
-        ValueError: as of `renamed`.
-        RuntimeError: tensors that belong together have other shapes.
+        ValueError: see `renamed`.
+        RuntimeError: shapes of tensors to combine do not match.
     """
     weights = dict(weights)
-    for first, *others in projections_by_type(weights):
-        weights[first] = torch.stack([weights[name] for name in (first, *others)]).sum(dim=0)
-        weights.update({name: torch.zeros_like(weights[name]) for name in others})
+    for first, *remaining in projections_by_type(weights):
+        weights[first] = torch.stack([weights[name] for name in (first, *remaining)]).sum(dim=0)
+        weights.update({name: torch.zeros_like(weights[name]) for name in remaining})
     return renamed(weights)
 
 
 def projections_by_type(names: Iterable[str]) -> list[list[str]]:
-    """Return the published parameters that project relative positions for one type each.
+    """Group the published parameters of per-entity projections of relative positions.
 
     Args:
-        names: of the parameters of a network, in the order of its state dict.
+        names: parameter names, in the order of the state dict.
 
     Returns:
-        Groups of names, one of each type in the order of the types.
+        Groups of names, each with one parameter per type, in the order of the types.
     """
-    found: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
     for name in names:
         if (match := re.fullmatch(_PROJECTION, name)) and match[2] is not None:
-            found.setdefault((match[1], match[3]), []).append(name)
-    return list(found.values())
+            groups.setdefault((match[1], match[3]), []).append(name)
+    return list(groups.values())
 
 
 def renamed(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by the names of `RogueNet`, given those by published parameter names.
+    """Rename published parameters to parameters of `RogueNet`, for gradients and moments.
 
-    The three projections of attention become one matrix. For weights use `from_published`; this
-    is for their gradients and moments.
+    The three projections of attention are concatenated. For weights use `from_published`.
 
     Raises:
-        ValueError: a parameter is of a part that `RogueNet` does not have, or a projection lacks
-            the others of its block.
+        ValueError: a parameter has no equivalent in `RogueNet`, or a block lacks one of the three
+            projections.
     """
     result: dict[str, Tensor] = {}
     for name, tensor in state_dict.items():
@@ -117,8 +116,8 @@ def renamed(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _rename(name: str) -> str:
     for pattern, new in _RENAMED.items():
         if match := re.fullmatch(pattern, name):
-            named = match.groupdict()
-            part = _PARTS.get(named.get("part", ""))
-            key = module_key(named.get("name") or ALL_TYPES)
+            values = match.groupdict()
+            part = _PARTS.get(values.get("part", ""))
+            key = module_key(values.get("name") or ALL_TYPES)
             return new.format(*match.groups(), part=part, name=key)
     raise ValueError(f"{name}: not a parameter of a network that can be converted")

@@ -1,7 +1,7 @@
-"""Frames of entities as tensors: flat rows on the device, lengths on the host.
+"""Batches of frames as ragged tensors: flat rows on the device, lengths on the host.
 
-All index arithmetic starts from the lengths, which stay numpy arrays, so that it never waits for
-the device.
+Indices are computed from the lengths, which stay numpy arrays, to avoid synchronising with the
+device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from entity_env.actions.chains import link, places_among
+from entity_env.actions.chains import link_to_parents, positions_among
 from entity_env.arrays import BoolArray, IntArray
 from entity_env.errors import short_repr
 from entity_env.frame_data import COUNT, SAME, FrameData, Path, cat_leaves, slice_leaf, take_leaf
@@ -34,7 +34,7 @@ cat_leaves.register(Tensor, lambda first, leaves: torch.cat(leaves))
 
 @dataclass(frozen=True)
 class RaggedTensor:
-    """Rows that belong to frames.
+    """A batch of frames with different numbers of rows.
 
     Attributes:
         values: (rows, ...), the rows of all frames, frame after frame.
@@ -51,24 +51,24 @@ class RaggedTensor:
 
     @cached_property
     def rows_of_each(self) -> int | None:
-        """The number of rows of each frame, if it is the same for all of them."""
+        """The number of rows of each frame if all are equal, else None."""
         first = int(self.lengths[0]) if len(self.lengths) else 0
         return first if (self.lengths == first).all() else None
 
     @staticmethod
     def of(ragged: Ragged, device: torch.device) -> "RaggedTensor":
-        """Return a copy of the rows on a device: environments may reuse their arrays."""
+        """Copy rows to a device; environments may reuse their arrays."""
         return RaggedTensor(
             torch.from_numpy(ragged.values).to(device, copy=True), ragged.lengths.copy()
         )
 
     def on_host(self) -> Ragged:
-        """Return a copy of the rows as arrays."""
+        """Copy the rows to the host."""
         return Ragged(self.values.cpu().numpy().copy(), self.lengths.copy())
 
     @staticmethod
     def cat(pieces: Sequence["RaggedTensor"]) -> "RaggedTensor":
-        """Concatenate the frames of several pieces."""
+        """Concatenate along the frames."""
         return RaggedTensor(
             torch.cat([piece.values for piece in pieces]),
             np.concatenate([piece.lengths for piece in pieces]),
@@ -80,33 +80,33 @@ class RaggedTensor:
         return self.values.device
 
     def index_of(self, rows: IntArray) -> Tensor:
-        """Return the index of rows where these are."""
+        """Return row indices as a tensor on the device of the rows."""
         return to_device(rows, self.values.device)
 
     def take(self, frames: IntArray) -> "RaggedTensor":
-        """Return the given frames, in the given order."""
+        """Select frames by index, (n,) int64."""
         return self.select(Selection(frames))
 
     def select(self, selection: Selection) -> "RaggedTensor":
-        """Return the selected frames."""
-        if n := self.rows_of_each:  # whole frames are copied, instead of row by row
+        """Select frames."""
+        if n := self.rows_of_each:  # equal lengths: index whole frames, (frames, n, ...)
             frames = selection.frames
-            of_frames = self.values.reshape(len(self.lengths), n, *self.values.shape[1:])
-            values = of_frames.index_select(0, self.index_of(frames)).flatten(0, 1)
+            by_frame = self.values.reshape(len(self.lengths), n, *self.values.shape[1:])
+            values = by_frame.index_select(0, self.index_of(frames)).flatten(0, 1)
             return RaggedTensor(values, self.lengths[frames])
         lengths, rows = selection.rows(self)
         return RaggedTensor(self.values.index_select(0, rows), lengths)
 
     def slice(self, frames: slice) -> "RaggedTensor":
-        """Return consecutive frames, whose rows are a view."""
+        """Return consecutive frames as a view."""
         lengths = self.lengths[frames]
         start = int(self.starts[frames.start]) if len(lengths) else 0
         return RaggedTensor(self.values[start : start + int(lengths.sum())], lengths)
 
-    def keep(self, kept: BoolArray) -> "RaggedTensor":
-        """Return the rows where `kept`, (rows,) bool, is True."""
-        index = to_device(np.flatnonzero(kept), self.values.device)
-        lengths = np.bincount(self.frame_of_row()[kept], minlength=len(self.lengths))
+    def keep(self, mask: BoolArray) -> "RaggedTensor":
+        """Select the rows where `mask`, (rows,) bool, is True."""
+        index = to_device(np.flatnonzero(mask), self.values.device)
+        lengths = np.bincount(self.frame_of_row()[mask], minlength=len(self.lengths))
         return RaggedTensor(self.values.index_select(0, index), lengths)
 
     def frame_of_row(self) -> IntArray:
@@ -116,14 +116,13 @@ class RaggedTensor:
 
 @dataclass(frozen=True)
 class AfterBatch(FrameData):
-    """The action that actors take before a dependent one, see `entity_env`'s `After`.
+    """Parent action of a dependent action, see `entity_env.vec.vec_obs.After`.
 
     Attributes:
-        action: its name.
-        rows: int64 (actors,) per frame, the number of each actor among the actors of that action in
-            its frame.
-        when: the labels of that action with which the dependent one is taken, by their number; any
-            choice if empty.
+        action: name of the parent action.
+        rows: int64 (actors,) per frame, the index of each actor among the actors of the parent
+            action in its frame.
+        when: indices of the parent labels with which actors are active; any choice if empty.
     """
 
     action: str = field(metadata=SAME)
@@ -132,7 +131,7 @@ class AfterBatch(FrameData):
 
     @property
     def labels(self) -> int:
-        """The number of labels that masks tell apart."""
+        """The number of parent labels with a mask of their own."""
         return max(1, len(self.when))
 
 
@@ -142,14 +141,14 @@ class ActionBatch(FrameData):
 
     Attributes:
         actors: int64 (actors,) per frame, positions in the frame.
-        mask: bool, True where allowed, None when everything is: (actors, choices) per frame for
+        mask: bool, True where allowed, None if everything is: (actors, choices) per frame for
             categorical and global actions, (actors * actees,) per frame for select-entity.
         actees: int64 (actees,) per frame, positions in the frame; for select-entity only.
-        num_draws: random numbers that the choice of an actor takes.
-        bounds: float32 (actors, 2, components) per frame, the smallest and largest numbers that
-            each actor may choose; None for kinds of actions without numbers.
-        after: the action that the actors take before this one, if it depends on one; `mask` then
-            has rows for each label of `after.when`, as in `VecActionMask`.
+        num_draws: random numbers per choice.
+        bounds: float32 (actors, 2, components) per frame, lower and upper bounds; None for actions
+            that are not continuous.
+        after: the parent action, or None; `mask` then has rows for each label of `after.when`, as
+            in `VecActionMask`.
     """
 
     actors: RaggedTensor
@@ -161,7 +160,7 @@ class ActionBatch(FrameData):
 
     @staticmethod
     def of(mask: VecActionMask, device: torch.device) -> "ActionBatch":
-        """Return a copy of a mask on a device."""
+        """Copy a mask to a device."""
 
         def on_device(rows: Ragged | None) -> RaggedTensor | None:
             return None if rows is None else RaggedTensor.of(rows, device)
@@ -180,7 +179,7 @@ class ActionBatch(FrameData):
         )
 
     def on_host(self, kind: type[VecActionMask]) -> VecActionMask:
-        """Return a copy as a mask of some kind; the inverse of `of`."""
+        """Copy to the host as a mask of class `kind`; the inverse of `of`."""
         fields: dict[str, Any] = {"actors": self.actors.on_host()}
         if self.actees is not None:
             fields["actees"] = self.actees.on_host()
@@ -195,13 +194,13 @@ class ActionBatch(FrameData):
         return kind(**fields)
 
     def missing(self, path: Path, like: Any) -> Any:
-        """Return the mask if it is not given: everything is allowed."""
+        """Return the value of a missing leaf: a missing mask allows everything."""
         if path == ("mask",):
             return self._full_mask(like.values)
         return super().missing(path, like)
 
     def _full_mask(self, like: Tensor) -> RaggedTensor:
-        """Return a mask that allows everything, with the columns of another one."""
+        """Return a mask that allows everything, with the columns of the mask `like`."""
         lengths = self.actors.lengths * (1 if self.after is None else self.after.labels)
         if self.actees is not None:
             lengths = lengths * self.actees.lengths
@@ -211,20 +210,20 @@ class ActionBatch(FrameData):
 
 @dataclass(frozen=True)
 class EntityBatch(FrameData):
-    """B frames, the input of the network.
+    """B frames, the input of a network.
 
     Attributes:
-        features: float32 (n, num_features) per frame, for every entity type; and under
-            "__global__" one row per frame, where there is anything global.
-        visible: bool (n,) per frame, for the types of which something may be hidden.
-        actions: for every action, its actors and the allowed choices.
+        features: float32 (n, num_features) per frame, for each entity type; and under
+            "__global__" one row per frame, if there are global features.
+        visible: bool (n,) per frame, for the types with entities that may be invisible.
+        actions: for each action, its actors and the allowed choices.
         num_frames: B.
-        keys: int64 (B,) on the host, of which the dropout of each frame is a function, so that it
-            does not depend on how frames are batched; None to draw it from torch's generator.
-        kinds: uint8 or int16 (n, num_kinds) per frame, the indices of labels, for the types that
-            have kinds, and under "__global__" for kinds that belong to no entity.
+        keys: int64 (B,) on the host, seeds of the dropout of each frame, so that dropout does not
+            depend on how frames are batched; None to use torch's generator.
+        kinds: uint8 or int16 (n, num_kinds) per frame, label indices of categorical features, for
+            the types that have any, and under "__global__" for global ones.
         identity: numbers of entities on the host, as in `VecObs`.
-        past: what a network with memory remembers of earlier frames; None for nothing.
+        past: links to recurrent states, for networks with memory; None without earlier frames.
     """
 
     features: Mapping[str, RaggedTensor]
@@ -238,7 +237,7 @@ class EntityBatch(FrameData):
 
     @staticmethod
     def of(obs: VecObs, device: torch.device | str = "cpu") -> "EntityBatch":
-        """Return a copy of the frames of a vectorised environment on a device."""
+        """Copy the observations of a vectorised environment to a device."""
         device = torch.device(device)
         return EntityBatch(
             {name: RaggedTensor.of(rows, device) for name, rows in obs.features.items()},
@@ -253,13 +252,13 @@ class EntityBatch(FrameData):
         )
 
     def missing(self, path: Path, like: Any) -> Any:
-        """Return a leaf that is not given: all is seen; keys are there for all frames or none."""
+        """Return the value of a missing leaf: entities are visible; keys must not be missing."""
         if path[0] == "visible":
             return self.visibility(path[1])
         return None if path == ("keys",) else super().missing(path, like)
 
     def visibility(self, name: str) -> RaggedTensor:
-        """Return the visibility of the entities of a type to the policy, bool (n,) per frame."""
+        """Return which entities of a type are visible to the policy, bool (n,) per frame."""
         if name in self.visible:
             return self.visible[name]
         rows = self.features[name]
@@ -268,23 +267,23 @@ class EntityBatch(FrameData):
         )
 
     def num_entities(self) -> int:
-        """Return the number of entities of all frames together, without the global one."""
+        """Return the number of entities in the batch, without the global entity."""
         return sum(len(rows.values) for name, rows in self.features.items() if name != GLOBAL)
 
     def entities_of_frames(self) -> IntArray:
-        """Return (B,) int64, the entities of each frame; the global features are not one."""
+        """Return the number of entities of each frame, (B,) int64, without the global entity."""
         lengths = [rows.lengths for name, rows in self.features.items() if name != GLOBAL]
         return sum(lengths, start=np.zeros(self.num_frames, dtype=np.int64))
 
 
 def to_device(index: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """Return an index array as a tensor on a device."""
+    """Copy an array to a device as a tensor."""
     return torch.from_numpy(index).to(device, non_blocking=True)
 
 
-def of_action(tensors: Mapping[str, Tensor] | None, name: str) -> Tensor | None:
-    """Return the tensor of an action; None if there are none for any action."""
-    return None if tensors is None else tensors[name]
+def lookup(by_action: Mapping[str, Tensor] | None, name: str) -> Tensor | None:
+    """Return the tensor of an action; None without a mapping."""
+    return None if by_action is None else by_action[name]
 
 
 @dataclass(frozen=True)
@@ -294,8 +293,8 @@ class ActionSubset:
     Attributes:
         action: the restricted action.
         whole: the action with all actors and actees.
-        actors: (actors of `whole`,) bool, True for those of `action`.
-        actees: (actees of `whole`,) bool, True for those of `action`; None if nothing is selected.
+        actors: (actors of `whole`,) bool, True for actors of `action`.
+        actees: (actees of `whole`,) bool, True for actees of `action`; None unless select-entity.
     """
 
     action: ActionBatch
@@ -305,7 +304,7 @@ class ActionSubset:
 
     @property
     def pairs(self) -> BoolArray:
-        """(pairs of `whole`,) bool, True for pairs of an actor and an actee of `action`."""
+        """(pairs of `whole`,) bool, True for the actor-actee pairs of `action`."""
         assert self.actees is not None
         actor, actee = actor_pairs(self.whole)
         pairs: BoolArray = self.actors[actor] & self.actees[actee]
@@ -315,65 +314,65 @@ class ActionSubset:
 def restrict_action(
     action: ActionBatch, actors: BoolArray, actees: BoolArray | None
 ) -> ActionSubset:
-    """Return an action restricted to some of its actors and actees.
+    """Restrict an action to some of its actors and actees.
 
     Args:
         action: of B frames.
-        actors: (actors,) bool, the actors to keep; of a select-entity action only those stay that
-            can select one of `actees`.
-        actees: (actees,) bool, the actees to keep; None if nothing is selected.
+        actors: (actors,) bool, the actors to retain; actors that cannot select any of `actees` are
+            removed too.
+        actees: (actees,) bool, the actees to retain; None unless select-entity.
     """
-    of_mask, of_actees = actors, None
+    mask_rows, retained = actors, None
     if actees is not None and action.actees is not None:
-        # Actors that can select nothing more are left out too.
+        # Remove actors without a legal actee.
         actor, actee = actor_pairs(action)
         possible = actees[actee]
         if action.mask is not None:
             possible &= action.mask.values.cpu().numpy()
         actors = actors & (np.bincount(actor, possible, minlength=len(actors)) > 0)
-        of_mask, of_actees = actors[actor] & actees[actee], action.actees.keep(actees)
-    mask = None if action.mask is None else action.mask.keep(of_mask)
+        mask_rows, retained = actors[actor] & actees[actee], action.actees.keep(actees)
+    mask = None if action.mask is None else action.mask.keep(mask_rows)
     bounds = None if action.bounds is None else action.bounds.keep(actors)
-    kept = ActionBatch(action.actors.keep(actors), mask, of_actees, action.num_draws, bounds)
-    return ActionSubset(kept, action, actors, actees)
+    part = ActionBatch(action.actors.keep(actors), mask, retained, action.num_draws, bounds)
+    return ActionSubset(part, action, actors, actees)
 
 
 def restrict_actions(
     actions: Mapping[ActionName, ActionBatch],
-    kept: Callable[[RaggedTensor], BoolArray],
+    select: Callable[[RaggedTensor], BoolArray],
     action_space: Mapping[ActionName, ActionSpace] | None,
 ) -> dict[ActionName, ActionSubset]:
-    """Return actions restricted to some entities.
+    """Restrict actions to some entities.
 
     Args:
         actions: of B frames.
-        kept: returns which positions of entities are kept, flat.
-        action_space: the actions; needed where some depend on others.
+        select: returns which entities to retain, (rows,) bool, from their positions.
+        action_space: the actions; required for dependent actions.
     """
     parts = {}
-    of_actees = {n: None if a.actees is None else kept(a.actees) for n, a in actions.items()}
+    actee_masks = {n: None if a.actees is None else select(a.actees) for n, a in actions.items()}
     if all(action.after is None for action in actions.values()):
         for name, action in actions.items():
-            parts[name] = restrict_action(action, kept(action.actors), of_actees[name])
+            parts[name] = restrict_action(action, select(action.actors), actee_masks[name])
         return parts
     assert action_space is not None
 
-    # On the host, where chains are linked.
+    # Dependent actions: link the restricted masks to their parents, on the host.
     masks = {}
     for name, action in actions.items():
-        mask = action.on_host(action_space[name].batch_mask_type).keep(kept(action.actors))
-        actees = of_actees[name]
+        mask = action.on_host(action_space[name].batch_mask_type).keep(select(action.actors))
+        actees = actee_masks[name]
         masks[name] = mask if actees is None else mask.keep_actees(actees)
-    for name, mask in link(masks, action_space).items():
+    for name, mask in link_to_parents(masks, action_space).items():
         whole = actions[name]
-        actors = places_among(whole.actors.on_host(), mask.actors) >= 0
-        left = ActionBatch.of(mask, whole.actors.values.device)
-        parts[name] = ActionSubset(left, whole, actors, of_actees[name])
+        actors = positions_among(whole.actors.on_host(), mask.actors) >= 0
+        part = ActionBatch.of(mask, whole.actors.values.device)
+        parts[name] = ActionSubset(part, whole, actors, actee_masks[name])
     return parts
 
 
 def actor_pairs(action: ActionBatch) -> tuple[IntArray, IntArray]:
-    """Return actor and actee of every pair in a frame, in the order of masks, (pairs,) int64."""
+    """Return the actor and the actee of each pair, (pairs,) int64, in the order of masks."""
     assert action.actees is not None
     frame_of_actor = action.actors.frame_of_row()
     num_actees = action.actees.lengths[frame_of_actor]
@@ -387,22 +386,22 @@ def without(
     entities: IntArray,
     action_space: Mapping[ActionName, ActionSpace] | None = None,
 ) -> tuple[EntityBatch, dict[ActionName, ActionSubset]]:
-    """Return copies of frames, each without one of its entities.
+    """Return copies of frames with one entity removed from each.
 
-    Actors that have no legal choice without the entity are left out; a choice that nothing can
-    follow without it becomes illegal.
+    Actors without legal choices are removed too; a choice that leaves no legal choice in a
+    dependent action becomes illegal.
 
     Args:
         batch: B frames.
-        frames: (E,) int64, the frame of each copy, or the index of that of all.
-        entities: (E,) int64, positions in these frames.
-        action_space: the actions; needed where some depend on others.
+        frames: (E,) int64, the frame of each copy, or a single index for all copies.
+        entities: (E,) int64, positions of the entities to remove.
+        action_space: the actions; required for dependent actions.
 
     Returns:
-        E frames; and their actions as parts of those of E copies of the whole frames.
+        E frames; and their actions as subsets of the actions of E copies of whole frames.
 
     Raises:
-        ValueError: there is no entity at a position.
+        ValueError: a position is out of range.
     """
     copies = batch.take(np.full(len(entities), frames))
     limits = copies.entities_of_frames()
@@ -412,42 +411,42 @@ def without(
         raise ValueError(f"entities: expected {expected}, got {got}")
 
     # Rows of each type.
-    kept: dict[str, BoolArray] = {}
+    retained: dict[str, BoolArray] = {}
     start = np.zeros(len(entities), np.int64)
     for name, rows in copies.features.items():
         is_other = row_indices(start, rows.lengths) != np.repeat(entities, rows.lengths)
-        kept[name] = is_other | (name == GLOBAL)
+        retained[name] = is_other | (name == GLOBAL)
         start += 0 if name == GLOBAL else rows.lengths
 
-    # Actions, with the positions that actors and actees have then.
-    def others(positions: RaggedTensor) -> BoolArray:
+    # Actions, with the new positions of actors and actees.
+    def is_retained(positions: RaggedTensor) -> BoolArray:
         is_other: BoolArray = positions.values.cpu().numpy() != np.repeat(
             entities, positions.lengths
         )
         return is_other
 
-    def moved(positions: RaggedTensor) -> RaggedTensor:
+    def shifted(positions: RaggedTensor) -> RaggedTensor:
         removed = np.repeat(entities, positions.lengths)
         behind = positions.values > to_device(removed, positions.values.device)
         return replace(positions, values=positions.values - behind.long())
 
     actions = {}
-    parts = restrict_actions(copies.actions, others, action_space)
+    parts = restrict_actions(copies.actions, is_retained, action_space)
     for name, part in parts.items():
-        left = part.action
-        moved_actees = None if left.actees is None else moved(left.actees)
-        actions[name] = replace(left, actors=moved(left.actors), actees=moved_actees)
+        restricted = part.action
+        actees = None if restricted.actees is None else shifted(restricted.actees)
+        actions[name] = replace(restricted, actors=shifted(restricted.actors), actees=actees)
 
-    def rest(named: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
-        return {name: rows.keep(kept[name]) for name, rows in named.items()}
+    def reduce(by_type: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
+        return {name: rows.keep(retained[name]) for name, rows in by_type.items()}
 
-    def known(name: str, numbers: Ragged) -> Ragged:
+    def reduce_ids(name: str, numbers: Ragged) -> Ragged:
         has_ids = np.repeat(numbers.lengths > 0, copies.features[name].lengths)
-        is_kept = kept[name][has_ids]
-        of_frame = np.repeat(np.arange(len(numbers)), numbers.lengths)[is_kept]
-        return Ragged(numbers.values[is_kept], np.bincount(of_frame, minlength=len(numbers)))
+        keep = retained[name][has_ids]
+        frame = np.repeat(np.arange(len(numbers)), numbers.lengths)[keep]
+        return Ragged(numbers.values[keep], np.bincount(frame, minlength=len(numbers)))
 
-    features, visible, kinds = map(rest, (copies.features, copies.visible, copies.kinds))
-    identity = {name: known(name, numbers) for name, numbers in copies.identity.items()}
-    left_out = replace(copies, features=features, visible=visible, kinds=kinds, actions=actions)
-    return replace(left_out, identity=identity), parts
+    features, visible, kinds = map(reduce, (copies.features, copies.visible, copies.kinds))
+    identity = {name: reduce_ids(name, numbers) for name, numbers in copies.identity.items()}
+    reduced = replace(copies, features=features, visible=visible, kinds=kinds, actions=actions)
+    return replace(reduced, identity=identity), parts

@@ -1,6 +1,6 @@
-"""`RogueNet`: a network from a ragged batch of entities to actions and values.
+"""`RogueNet`: a transformer from a ragged batch of entities to actions and values.
 
-`RogueNetWithValueNet` has the values from a second one.
+`RogueNetWithValueNet` has a separate network for the values.
 """
 
 import math
@@ -38,9 +38,9 @@ from rogue_net.embedding import (
 )
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout, layout_of, make_layout, visible_rows
-from rogue_net.memory import MEMORY, Memory, MemoryOutput, Remembering, remember
+from rogue_net.memory import MEMORY, Memory, MemoryOutput, MemorySpec, update_states
 from rogue_net.native import backend
-from rogue_net.ragged import EntityBatch, RaggedTensor, of_action, to_device
+from rogue_net.ragged import EntityBatch, RaggedTensor, lookup, to_device
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear
 from rogue_net.value_bins import expected_values
@@ -49,46 +49,46 @@ from rogue_net.value_head import AS_TARGETS, RegressionHead, TargetUnits
 __all__ = ["NetOutput", "RogueNet", "RogueNetConfig", "RogueNetWithValueNet", "answer"]
 
 
-class _Normalising(nn.Module, ABC):
-    """Base class of networks that normalise their input by statistics of earlier batches."""
+class _InputNormalised(nn.Module, ABC):
+    """Base class of networks with running statistics that normalise the input."""
 
     def update_input_stats(self, batch: EntityBatch) -> None:
-        """Add the features of a batch to the statistics that normalise the input."""
+        """Update the running statistics of the input with a batch."""
         self.merge_input_moments(self.input_moments(batch))
 
     @abstractmethod
     def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
-        """Return the moments of a batch, by the module whose statistics they update."""
+        """Compute the moments of a batch, by the name of the `InputNorm` to update."""
 
     def merge_input_moments(self, moments: Mapping[str, Moments]) -> None:
-        """Add moments of `input_moments`, here or of another process, to the statistics."""
-        for module, one in moments.items():
+        """Update the running statistics with results of `input_moments`, of any process."""
+        for module, module_moments in moments.items():
             norm = self.get_submodule(module)
             assert isinstance(norm, InputNorm)
-            norm.merge(one)
+            norm.merge(module_moments)
 
 
-class RogueNet(_Normalising):
-    """A transformer over the entities of a frame, with a head for each action and value.
+class RogueNet(_InputNormalised):
+    """Transformer over the entities of a frame, with a head for each action and value.
 
     Args:
-        config: sizes and options.
-        obs_space: the entity types and features of its input.
-        action_space: the actions it chooses.
-        regression_heads: sizes of further outputs by name, each a linear function of the mean
-            over the entities of a frame, zero at first. Training needs `{"value": 1}`. Bins
-            instead of a size, equally probable at first, make an output their expectation, and
-            their logits another one, `value_logits` for `value`.
-        global_entity: make the global features an entity of their own even if no action is global.
-        policy_actions: the actions that memory takes in, for a network that never acts and so sees
-            what is invisible to the policy; None for a policy.
-        normalized_heads: regression heads of one number, or of bins, that learn in normalised
-            units, see `TargetNorm`, in which bins are then. What they return is in the units of
-            the targets.
+        config: hyperparameters.
+        obs_space: the entity types and features of the input.
+        action_space: the actions to choose.
+        regression_heads: sizes of additional outputs by name, each a linear function of the mean
+            over the entities of a frame, initially zero. Training needs `{"value": 1}`. A head with
+            bins instead of a size returns their expectation, and their logits as another output,
+            `value_logits` for `value`; initially the bins have equal probability.
+        global_entity: add an entity with the global features even if no action is global.
+        policy_actions: the actions that enter memory, for a value network, which never acts and
+            attends to entities that are invisible to the policy; None for a policy.
+        normalized_heads: regression heads of size 1, or with bins, that are trained in normalised
+            units, see `TargetNorm`; bins are in these units. Outputs are in the units of the
+            targets.
 
     Raises:
-        InvalidSpace: a space is one that `check_env` rejects, such as an action without labels.
-        ValueError: an option names what the spaces do not have, or there is neither an
+        InvalidSpace: `check_env` rejects a space, such as an action without labels.
+        ValueError: an option refers to missing entity types or features, or there is neither an
             entity type nor a global action.
     """
 
@@ -124,9 +124,9 @@ class RogueNet(_Normalising):
         self.transformer = Transformer(config)
         self.memory = None
         if config.memory is not None:
-            entering = action_space if policy_actions is None else policy_actions
+            memory_actions = action_space if policy_actions is None else policy_actions
             never_acts = policy_actions is not None
-            self.memory = Memory(config, [*obs_space.entities], entering, never_acts)
+            self.memory = Memory(config, [*obs_space.entities], memory_actions, never_acts)
         # Heads.
         self.action_heads = nn.ModuleDict()
         for name, space in action_space.items():
@@ -160,26 +160,26 @@ class RogueNet(_Normalising):
         Args:
             batch: B frames of `obs_space` and `action_space`.
             actions: per action (actors,) int64, choices to evaluate; (actors, components) float32
-                of numbers, as they were drawn.
+                for continuous actions, before squashing.
             uniforms: per action (actors,) float32 in [0, 1) to sample choices with; (actors,
-                components) of several numbers.
-            generator: to draw these with. Without any of the three, the most probable choice is
-                taken.
-            temperature: divides the scores of all choices, so that above 1 they are more equally
-                probable and below 1 less; all outputs are of these probabilities.
+                components) for several components.
+            generator: random number generator to draw `uniforms` with. Without any of the three,
+                the result is the most probable choice.
+            temperature: divides the logits of all choices: choices are more random above 1 and less
+                random below 1; all outputs refer to these probabilities.
             attention: also return the attention weights between entities.
 
         Raises:
-            ValueError: an argument is out of range or excludes another.
+            ValueError: an argument is out of range, or excludes another argument.
         """
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature: expected a finite number above 0, got {temperature}")
         if generator is not None and (actions is not None or uniforms is not None):
-            raise ValueError("generator: expected neither actions nor uniforms beside it")
+            raise ValueError("generator: expected neither actions nor uniforms with it")
         if attention and self.config.pooling is not None:
             raise ValueError(
-                f"attention: expected a network with attention, this one has "
-                f"pooling={self.config.pooling!r} instead"
+                f"attention: expected a network with attention, got one with "
+                f"pooling={self.config.pooling!r}"
             )
         weights: list[list[Tensor]] | None = [] if attention else None
         entities = self._entities(
@@ -188,19 +188,19 @@ class RogueNet(_Normalising):
         x, layout = entities.x, entities.layout
         values = self.values_of(entities)
 
-        # Actions: compiled heads have decided theirs, at temperature 1 and without a generator.
+        # Actions: compiled heads ran already, at temperature 1 and without a generator.
         if generator is not None:
             uniforms = random_draws(batch.actions, self.action_space, generator)
         decisions: dict[str, Decision] = {}
         with torch.autocast(x.device.type, enabled=False):
             for name in parents_first(self.action_space):
-                chosen, draws = of_action(actions, name), of_action(uniforms, name)
+                chosen, draws = lookup(actions, name), lookup(uniforms, name)
                 decision = entities.decisions.get(name)
                 if decision is None:
                     head: Any = self.action_heads[module_key(name)]
                     condition = head.parent.condition
-                    action, given = condition(name, x, layout, batch.actions, decisions)
-                    decision = head(x, layout, action, chosen, draws, temperature, **given)
+                    action, kwargs = condition(name, x, layout, batch.actions, decisions)
+                    decision = head(x, layout, action, chosen, draws, temperature, **kwargs)
                 elif temperature != 1 or generator is not None:
                     distribution = decision.distribution.tempered(temperature)
                     decision = decide(distribution, chosen, draws)
@@ -208,7 +208,7 @@ class RogueNet(_Normalising):
             decisions = {name: decisions[name] for name in self.action_space}
             if actions is None:
                 actions = {name: decision.chosen for name, decision in decisions.items()}
-            memory = self._remembered_next(entities, batch, actions)
+            memory = self._next_memory(entities, batch, actions)
         return output_of(decisions, values)._replace(
             memory=memory,
             lengths={name: batch.actions[name].actors.lengths for name in self.action_space},
@@ -218,35 +218,35 @@ class RogueNet(_Normalising):
         )
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """Return the regression heads alone: (B, size) float32 each, (B, 1) and logits for bins."""
+        """Run the regression heads only: (B, size) float32 each; (B, 1) and logits for bins."""
         return self.values_of(self._entities(batch))
 
     def values_and_memory(
         self, batch: EntityBatch, actions: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Return the regression heads, and the states to remember after choices of a policy."""
+        """Run the regression heads, and update the recurrent states with choices of a policy."""
         entities = self._entities(batch, actions=actions)
-        return self.values_of(entities), self._remembered_next(entities, batch, actions)
+        return self.values_of(entities), self._next_memory(entities, batch, actions)
 
     @property
-    def remembering(self) -> Remembering | None:
-        """The rows that it remembers; None without memory."""
+    def remembering(self) -> MemorySpec | None:
+        """Specification of the recurrent states; None without memory."""
         return None if self.memory is None else self.memory.remembering
 
     def embed(self, batch: EntityBatch) -> tuple[Tensor, Layout]:
-        """Return the entities after the transformer, (P, d_model) in padded rows; their layout."""
+        """Return the entities after the transformer, (P, d_model), and their layout."""
         entities = self._entities(batch)
         return entities.x, entities.layout
 
     def _entities(
         self, batch: EntityBatch, weights: list[list[Tensor]] | None = None, **options: Any
-    ) -> backend.Output:
-        """Return the entities after all blocks, and what else was compiled.
+    ) -> backend.RunOutput:
+        """Run all blocks, and the compiled heads if the backend supports the network.
 
         Args:
             batch: B frames.
-            weights: list to append the attention weights of each layer and bucket to, if given,
-                which torch alone computes.
+            weights: list to append the attention weights of each layer and bucket to, which
+                disables the compiled backend; None not to return them.
             options: of `backend.run`.
         """
         if self.memory is None:
@@ -256,8 +256,8 @@ class RogueNet(_Normalising):
 
     def _entities_before_memory(
         self, batch: EntityBatch, weights: list[list[Tensor]] | None, **options: Any
-    ) -> backend.Output:
-        """Return the entities after the blocks that know one frame."""
+    ) -> backend.RunOutput:
+        """Run the blocks before memory."""
         if weights is None and (compiled := backend.run(self, batch, **options)) is not None:
             return compiled
         layout = layout_of(batch, self.embedding.types, self.relpos is not None)
@@ -267,11 +267,11 @@ class RogueNet(_Normalising):
             inputs = self.embedding.inputs(batch)
             visible = visible_rows(batch, self.embedding.types, layout)
             context = self._padded_context(batch, layout, visible, inputs, weights)
-            # Under `torch.autocast`, the input, the sums of residual blocks and the outputs of
-            # heads keep the precision of the parameters.
+            # Under `torch.autocast`, the input, the residual stream and the outputs of heads keep
+            # the precision of the parameters.
             with torch.autocast(device, enabled=False):
                 x = layout.pad(self.embedding(inputs, self.embedding.label_rows(batch)))
-            return backend.Output(self.transformer(x, context), layout)
+            return backend.RunOutput(self.transformer(x, context), layout)
 
     def _padded_context(
         self,
@@ -281,7 +281,7 @@ class RogueNet(_Normalising):
         inputs: Mapping[str, Tensor],
         weights: list[list[Tensor]] | None = None,
     ) -> PaddedContext:
-        """Return the context of the rows of a layout; the arguments are those of its fields."""
+        """Create the context of padded rows; arguments are its fields of the same names."""
         return PaddedContext(
             buckets=layout.buckets,
             visible=visible,
@@ -295,17 +295,17 @@ class RogueNet(_Normalising):
     def _with_memory(
         self,
         memory: Memory,
-        before: backend.Output,
+        before: backend.RunOutput,
         batch: EntityBatch,
         options: Mapping[str, Any],
-    ) -> backend.Output:
-        """Update memory by the entities, and let entities attend to it.
+    ) -> backend.RunOutput:
+        """Update the recurrent states, and run the blocks after memory.
 
         Args:
-            memory: of this network.
-            before: the entities, without memory.
+            memory: memory of this network.
+            before: the entities before memory.
             batch: B frames.
-            options: of `backend.run`; `actions` are choices that enter memory, if they are made.
+            options: of `backend.run`; `actions` enter memory.
         """
         x, layout, types = before.x, before.layout, self.embedding.types
         visible = visible_rows(batch, types, layout)
@@ -319,61 +319,64 @@ class RogueNet(_Normalising):
                 self, memory, before, batch, places, visible, added, **options
             )
         with torch.autocast(x.device.type, enabled=False):
-            # Each row through the cell, x + W h
-            known = None if memory.remembering.sees_hidden else visible
-            inputs = memory.inputs(x, layout, known, places)
-            remembered = remember(memory, inputs, added, places.past)
-            shown = np.flatnonzero(places.row < layout.num_rows)
-            states = remembered.states.index_select(0, to_device(shown, x.device))
-            rows = to_device(places.row[shown], x.device)
+            # New states of all recurrent rows; observed entities become x + W h.
+            averaged = None if memory.remembering.sees_hidden else visible
+            inputs = memory.inputs(x, layout, averaged, places)
+            updated = update_states(memory, inputs, added, places.past)
+            observed = np.flatnonzero(places.row < layout.num_rows)
+            states = updated.states.index_select(0, to_device(observed, x.device))
+            rows = to_device(places.row[observed], x.device)
             with_states = x.index_add(0, rows, memory.to_entities(states))
-            # Further rows: frames, and who is absent
-            more = memory.memory_only_rows(remembered, places.past)
+            # Additional rows: states of frames and of absent entities.
+            extra = memory.extra_rows(updated, places.past)
             entities = with_states.index_select(0, layout.row_of_entity)
-        after = self._attend(memory, entities, more, batch, visible, layout)
-        output = MemoryOutput(remembered.states, places, x, layout)
-        return backend.Output(layout.pad(after), layout, remembered=output)
+        after = self._attend(memory, entities, extra, batch, visible, layout)
+        output = MemoryOutput(updated.states, places, x, layout)
+        return backend.RunOutput(layout.pad(after), layout, memory=output)
 
     def _attend(
         self,
         memory: Memory,
         entities: Tensor,
-        more: RaggedTensor,
+        extra: RaggedTensor,
         batch: EntityBatch,
         visible: Tensor | None,
         layout: Layout,
     ) -> Tensor:
-        """Return entities after the blocks in which they attend to further rows.
+        """Run the blocks after memory, in which entities attend to additional rows.
 
         Args:
-            memory: has the blocks.
+            memory: memory of this network.
             entities: (entities, d_model), type after type.
-            more: (n, d_model) per frame, the further rows, which have no place.
+            extra: (n, d_model) per frame, the additional rows, which have no position.
             batch: B frames.
             visible: (P,) bool, the visible entities; None if all are.
             layout: of the entities.
+
+        Returns:
+            (entities, d_model), type after type.
         """
         lengths = {name: batch.features[name].lengths for name in self.embedding.types}
-        joined = make_layout({**lengths, MEMORY: more.lengths}, entities.device)
-        seen = None
+        all_rows = make_layout({**lengths, MEMORY: extra.lengths}, entities.device)
+        padded = None
         if visible is not None:
-            of_entities = visible.index_select(0, layout.row_of_entity)
-            seen = joined.pad(torch.cat([of_entities, of_entities.new_ones(len(more.values))]))
+            visible = visible.index_select(0, layout.row_of_entity)
+            padded = all_rows.pad(torch.cat([visible, visible.new_ones(len(extra.values))]))
         inputs: dict[str, Tensor] = {}
         if self.relpos is not None:
-            inputs = {**self.embedding.inputs(batch), MEMORY: more.values[:, :0]}
+            inputs = {**self.embedding.inputs(batch), MEMORY: extra.values[:, :0]}
         is_half, device = self.config.precision == "bfloat16", entities.device.type
         with torch.autocast(device, torch.bfloat16) if is_half else nullcontext():
-            context = self._padded_context(batch, joined, seen, inputs)
-            rows = joined.pad(torch.cat([entities, more.values]))
+            context = self._padded_context(batch, all_rows, padded, inputs)
+            rows = all_rows.pad(torch.cat([entities, extra.values]))
             after = memory.transformer(rows, context)
-        return after.index_select(0, joined.row_of_entity[: len(entities)])  # type: ignore[no-any-return]
+        return after.index_select(0, all_rows.row_of_entity[: len(entities)])  # type: ignore[no-any-return]
 
-    def _remembered_next(
-        self, entities: backend.Output, batch: EntityBatch, actions: Mapping[str, Tensor]
+    def _next_memory(
+        self, entities: backend.RunOutput, batch: EntityBatch, actions: Mapping[str, Tensor]
     ) -> Tensor | None:
-        """Return the states to remember, with the choices made; None without memory."""
-        output, memory = entities.remembered, self.memory
+        """Return the new recurrent states, including the choices; None without memory."""
+        output, memory = entities.memory, self.memory
         if output is None or memory is None:
             return None
         states = output.states
@@ -382,7 +385,7 @@ class RogueNet(_Normalising):
         return states if added is None else states + added
 
     def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
-        """Return the moments of a batch, by the module whose statistics they update."""
+        """Compute the moments of a batch, by the name of the `InputNorm` to update."""
         inputs = self.embedding.inputs(batch)
         moments = {
             f"embedding.by_type.{module_key(name)}.norm": one
@@ -393,24 +396,24 @@ class RogueNet(_Normalising):
             moments["relpos.norm"] = self.relpos.input_moments(inputs, layout)
         return moments
 
-    def values_of(self, entities: backend.Output) -> dict[str, Tensor]:
-        """Return the outputs of the regression heads by name; of bins also the expectation."""
+    def values_of(self, entities: backend.RunOutput) -> dict[str, Tensor]:
+        """Return the outputs of the regression heads by name; for bins, expectation and logits."""
         outputs, values = entities.means, {}
         if outputs is None and self._regression_sizes:
             with torch.autocast(entities.x.device.type, enabled=False):
                 pooled = entities.layout.means(entities.x)
                 heads = self.regression_heads.values()
                 outputs = [full_precision(head(pooled)) for head in heads]
-        for (name, size), one in zip(self._regression_sizes.items(), outputs or (), strict=True):
+        for (name, size), output in zip(self._regression_sizes.items(), outputs or (), strict=True):
             head: Any = self.regression_heads[module_key(name)]
             if not isinstance(size, int):
-                values[f"{name}_logits"], one = one, expected_values(one, size)
-            values[name] = head.norm(one)
+                values[f"{name}_logits"], output = output, expected_values(output, size)
+            values[name] = head.norm(output)
         return values
 
     @property
     def value_norm(self) -> TargetUnits:
-        """Units in which the head "value" learns returns."""
+        """Units in which the head "value" is trained."""
         if "value" not in self._regression_sizes:
             return AS_TARGETS
         head: Any = self.regression_heads[module_key("value")]
@@ -418,19 +421,19 @@ class RogueNet(_Normalising):
         return norm
 
 
-class RogueNetWithValueNet(_Normalising):
-    """Policy and value function in two networks that share neither weights nor statistics.
+class RogueNetWithValueNet(_InputNormalised):
+    """Policy and value function in separate networks, without shared weights or statistics.
 
     Args:
-        config: settings of the policy.
-        vf_config: settings of the value function.
-        obs_space: the entity types and features that both take.
+        config: hyperparameters of the policy.
+        vf_config: hyperparameters of the value function.
+        obs_space: the entity types and features of the input of both.
         action_space: the actions of the policy.
-        regression_heads: sizes of the outputs of the value function by name, or bins.
-        normalized_heads: those of them that are normalised, as of `RogueNet`.
+        regression_heads: outputs of the value function, as in `RogueNet`.
+        normalized_heads: normalised outputs, as in `RogueNet`.
 
     Raises:
-        ValueError: as of `RogueNet`; begins with `vf_config` if it is of the value function.
+        ValueError: as in `RogueNet`; the message starts with `vf_config` for the value function.
     """
 
     def __init__(
@@ -468,32 +471,32 @@ class RogueNetWithValueNet(_Normalising):
         uniforms: Mapping[str, Tensor] | None = None,
         **options: Any,
     ) -> NetOutput:
-        """Choose or evaluate actions like `RogueNet`; attention is the policy's."""
+        """Choose or evaluate actions as `RogueNet` does; attention weights are the policy's."""
         out: NetOutput = self.policy(batch, actions, uniforms, **options)
-        values, memory = self.value_function.values_and_memory(_of_values(batch), out.actions)
+        values, memory = self.value_function.values_and_memory(_value_batch(batch), out.actions)
         return out._replace(values=values, memory_of_values=memory)
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """Return the output of the value function: (B, size) float32 each."""
-        return self.value_function.values(_of_values(batch))
+        """Run the value function only: (B, size) float32 for each output."""
+        return self.value_function.values(_value_batch(batch))
 
     @property
-    def remembering(self) -> Remembering | None:
-        """The rows that the policy remembers; None without memory."""
+    def remembering(self) -> MemorySpec | None:
+        """Specification of the policy's recurrent states; None without memory."""
         return self.policy.remembering
 
     @property
     def value_norm(self) -> TargetUnits:
-        """Units in which the head "value" learns returns."""
+        """Units in which the head "value" is trained."""
         return self.value_function.value_norm
 
     @property
-    def remembering_of_values(self) -> Remembering | None:
-        """The rows that the value function remembers; None without memory."""
+    def remembering_of_values(self) -> MemorySpec | None:
+        """Specification of the value function's recurrent states; None without memory."""
         return self.value_function.remembering
 
     def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
-        """Return the moments of a batch, by the module whose statistics they update."""
+        """Compute the moments of a batch, by the name of the `InputNorm` to update."""
         return {
             f"{part}.{module}": moments
             for part, net in (("policy", self.policy), ("value_function", self.value_function))
@@ -501,6 +504,6 @@ class RogueNetWithValueNet(_Normalising):
         }
 
 
-def _of_values(batch: EntityBatch) -> EntityBatch:
-    """Return a batch with the past of a separate value network."""
-    return batch if batch.past is None else replace(batch, past=batch.past.of_values)
+def _value_batch(batch: EntityBatch) -> EntityBatch:
+    """Replace the past of a batch with that of the separate value network."""
+    return batch if batch.past is None else replace(batch, past=batch.past.value_past)

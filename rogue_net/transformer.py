@@ -16,10 +16,10 @@ SITES_PER_BLOCK = 3
 
 
 class Pool(nn.Module):
-    """Projection of the mean or maximum, or both, of the projected entities of a frame.
+    """Pooling over the entities of a frame, between two projections.
 
-    Invisible entities do not influence visible ones: visible entities get the pooled visible
-    entities, the others the pool of all.
+    Visible entities get the pooled visible entities, so that invisible entities do not influence
+    them; invisible entities get the pooled entities of the frame.
 
     Args:
         pooling: "mean", "max" or "meanmax".
@@ -33,7 +33,7 @@ class Pool(nn.Module):
         self.project = nn.Linear(d_model * (2 if pooling == "meanmax" else 1), d_model)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Return each entity's pooled frame, (P, d_model) -> (P, d_model)."""
+        """Replace each entity by its pooled frame, (P, d_model) -> (P, d_model)."""
         assert isinstance(context, PaddedContext)
         x = self.prepool(x)
         pooled = [
@@ -43,22 +43,22 @@ class Pool(nn.Module):
         return torch.cat([x[:0], *pooled])
 
     def of_bucket(self, x: Tensor, bucket: Bucket, visible: Tensor | None) -> Tensor:
-        """Return the pooled frames of a bucket, (b * n, d_model) -> (b * n, d_model)."""
+        """Pool the frames of a bucket, (b * n, d_model) -> (b * n, d_model)."""
         rows = x.view(bucket.num_frames, bucket.length, -1)
-        everyone = self.project(pool(rows, bucket.is_entity, self.pooling)).unsqueeze(1)
+        pooled_all = self.project(pool(rows, bucket.is_entity, self.pooling)).unsqueeze(1)
         if visible is None:
-            return everyone.expand_as(rows).flatten(0, 1)  # type: ignore[no-any-return]
-        seen = visible[bucket.rows].view(rows.shape[:2])
-        of_seen = self.project(pool(rows, seen, self.pooling)).unsqueeze(1)
-        return torch.where(seen.unsqueeze(2), of_seen, everyone).flatten(0, 1)
+            return pooled_all.expand_as(rows).flatten(0, 1)  # type: ignore[no-any-return]
+        is_visible = visible[bucket.rows].view(rows.shape[:2])
+        pooled_visible = self.project(pool(rows, is_visible, self.pooling)).unsqueeze(1)
+        return torch.where(is_visible.unsqueeze(2), pooled_visible, pooled_all).flatten(0, 1)
 
 
-def pool(x: Tensor, among: Tensor | None, pooling: str) -> Tensor:
-    """Return the mean and maximum of each frame.
+def pool(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
+    """Compute the mean and the maximum over the rows of each frame.
 
     Args:
         x: (b, n, d).
-        among: (b, n) bool, the rows to pool; None for all. Both are zero where there is no row.
+        mask: (b, n) bool, the rows to pool; None for all. The result is zero without any row.
         pooling: "mean", "max" or "meanmax".
 
     Returns:
@@ -66,9 +66,9 @@ def pool(x: Tensor, among: Tensor | None, pooling: str) -> Tensor:
     """
     parts = []
     if "mean" in pooling:
-        parts.append(masked_mean(x, among))
+        parts.append(masked_mean(x, mask))
     if "max" in pooling:
-        masked = x if among is None else x.masked_fill(~among.unsqueeze(2), -math.inf)
+        masked = x if mask is None else x.masked_fill(~mask.unsqueeze(2), -math.inf)
         largest = masked.amax(dim=1)
         parts.append(largest.masked_fill(largest == -math.inf, 0))
     return torch.cat(parts, dim=1)
@@ -81,7 +81,7 @@ class Block(nn.Module):
         mixer: the attention or pooling layer.
         d_model: width of the entities.
         resid_pdrop: dropout probability of the residual branches.
-        site: the number of the block's first dropout site.
+        site: index of the block's first dropout site.
     """
 
     def __init__(
@@ -97,29 +97,29 @@ class Block(nn.Module):
             nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Linear(4 * d_model, d_model)
         )
 
-    def forward(self, x: Tensor, context: Context, kept: Tensor | None = None) -> Tensor:
-        """Transform entities, (P, d_model) -> (P, d_model), or (len(kept), d_model).
+    def forward(self, x: Tensor, context: Context, output_rows: Tensor | None = None) -> Tensor:
+        """Transform entities, (P, d_model) -> (P, d_model), or (n, d_model).
 
         Args:
             x: the entities.
-            context: of these.
-            kept: (n,) int64, the entities to return, without dropout and pooling; the others are
-                attended to only. None for all.
+            context: of these rows.
+            output_rows: (n,) int64, the entities to return, while the rest are only attended to;
+                not supported with dropout and pooling. None for all.
         """
         keys = context.keys
         # x + attention(norm(x)), then x + mlp(norm(x))
-        if kept is None:
+        if output_rows is None:
             mixed = self.attention(self.norm_1(x), context)
         else:
             assert isinstance(self.attention, Attention)
-            mixed = context.mix(self.attention, self.norm_1(x)).index_select(0, kept)
-            mixed, x = self.attention.project(mixed), x.index_select(0, kept)
+            mixed = context.mix(self.attention, self.norm_1(x)).index_select(0, output_rows)
+            mixed, x = self.attention.project(mixed), x.index_select(0, output_rows)
         x = x + dropout(mixed, self.pdrop, keys, self.site)
         x = x + dropout(self.mlp(self.norm_2(x)), self.pdrop, keys, self.site + 1)
         return x
 
     def parameters_in_order(self) -> list[Tensor]:
-        """Return weight and bias of each layer, in the order of the forward pass."""
+        """Return the weight and bias of each layer, in the order of the forward pass."""
         assert isinstance(self.attention, Attention)
         mixer, (up, _, down) = self.attention, self.mlp
         mixed: list[Any] = [self.norm_1, mixer.query_key_value, mixer.project]
@@ -128,16 +128,14 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Stack of blocks in which the entities of a frame attend to each other.
+    """Stack of transformer blocks over the entities of a frame.
 
-    Without relative positions it is equivariant: permuting the entities of a frame permutes the
-    result.
+    Without relative positions it is equivariant to permutations of the entities of a frame.
 
     Args:
         config: sizes, pooling and dropout probabilities.
-        first_block: number of blocks of the network before these. Where there are any, the rows
-            come from them: there is no dropout before the first block, and at first the blocks
-            change nothing.
+        first_block: number of blocks of the network before these. If it is above 0, there is no
+            dropout before the first block, and the blocks are initialised to the identity.
     """
 
     def __init__(self, config: RogueNetConfig, first_block: int = 0) -> None:
@@ -152,14 +150,15 @@ class Transformer(nn.Module):
             blocks.append(Block(mixer, width, config.resid_pdrop, site))
         self.blocks = nn.ModuleList(blocks)
         self.apply(partial(init_linear, scheme=config.init))
-        ends: list[Any] = [end for b in blocks for end in (b.attention.project, b.mlp[2])]
+        last_layers: list[Any] = [end for b in blocks for end in (b.attention.project, b.mlp[2])]
         if first_block:
-            for layer in ends:
+            for layer in last_layers:
                 nn.init.zeros_(layer.weight)
         elif config.init == "scaled":
-            # The 2 * n_layer residual branches together add at most half the variance of a row.
+            # std / (2 sqrt(n_layer)): the 2 * n_layer residual branches together add at most half
+            # the variance of a row.
             with torch.no_grad():
-                for layer in ends:
+                for layer in last_layers:
                     if not layer.weight.is_meta:
                         layer.weight /= 2 * math.sqrt(config.n_layer)
 
@@ -169,42 +168,42 @@ class Transformer(nn.Module):
         return [parameter for block in blocks for parameter in block.parameters_in_order()]
 
     def first_parameter(self) -> Tensor | None:
-        """Return a parameter, which has the device and dtype of all, or None without blocks."""
+        """Return a parameter, for its device and dtype; None without blocks."""
         block = self.blocks[0] if self.blocks else None
         return block.norm_1.weight if isinstance(block, Block) else None
 
-    def forward(self, x: Tensor, context: Context, kept: Tensor | None = None) -> Tensor:
-        """Transform the rows of the layout of `context`, (P, d_model) -> (P, d_model).
+    def forward(self, x: Tensor, context: Context, output_rows: Tensor | None = None) -> Tensor:
+        """Transform the rows of a batch, (P, d_model) -> (P, d_model).
 
         Args:
             x: the rows.
-            context: of these.
-            kept: the rows that come out of the last block, in a context of one piece; see `Block`.
+            context: of these rows.
+            output_rows: the rows that the last block returns, see `Block`; in a context with a
+                single microbatch.
         """
-        done = [self._through(rows, piece, kept) for rows, piece in context.pieces(x)]
-        return done[0] if len(done) == 1 else torch.cat(done)
+        outputs = [self._through(rows, piece, output_rows) for rows, piece in context.pieces(x)]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _through(self, x: Tensor, context: Context, kept: Tensor | None) -> Tensor:
+    def _through(self, x: Tensor, context: Context, output_rows: Tensor | None) -> Tensor:
         x = dropout(x, self.pdrop, context.keys, 0)
         for block in self.blocks[:-1]:
             x = block(x, context)
         for block in self.blocks[-1:]:
-            x = block(x, context, kept)
+            x = block(x, context, output_rows)
         return x
 
 
 def init_linear(module: nn.Module, scheme: Init) -> None:
     """Initialise a linear layer with normally distributed weights and zero bias.
 
-    Scaled weights keep the variance of their input at every width (LeCun et al. 1998, "Efficient
-    BackProp"), so that rows of different frames differ by the same share at every width. A
-    transformer then divides those that end residual branches.
+    Scaled weights preserve the variance of the input at every width (LeCun et al. 1998, "Efficient
+    BackProp"). `Transformer` then divides the last layers of residual branches.
 
     Args:
-        module: a layer; other modules stay as they are.
+        module: a linear layer; other modules are ignored.
         scheme: "scaled" for N(0, 1 / fan_in), "published" for N(0, 0.02^2).
     """
-    # There is nothing to draw on meta, where torch would import its compiler for it: a second.
+    # On meta, torch would import its compiler to initialise weights, which takes a second.
     if isinstance(module, nn.Linear) and not module.weight.is_meta:
         std = 0.02 if scheme == "published" else module.in_features**-0.5
         nn.init.normal_(module.weight, std=std)

@@ -1,4 +1,4 @@
-"""Heads that learn in normalised units what they return in those of their targets."""
+"""Regression heads, and normalisation of their targets (PopArt without weight correction)."""
 
 from typing import TypeAlias
 
@@ -9,37 +9,37 @@ from rogue_net.input_norm import InputNorm, Moments
 
 
 class NoTargetNorm(nn.Module):
-    """Units of an output that is learnt in those of its targets.
+    """Identity normalisation: an output is trained in the units of its targets.
 
     Attributes:
-        std: the standard deviation of the targets; 0, as it is not known.
+        std: 0 in place of the standard deviation of the targets, which is not tracked.
     """
 
     std = 0.0
 
     def add(self, targets: Tensor) -> None:
-        """Add targets to the statistics; here there are none."""
+        """Ignore targets, as there are no statistics."""
 
     def normalized(self, y: Tensor) -> Tensor:
-        """Return targets, or outputs, in the units in which they are learnt."""
+        """Return targets, or outputs, unchanged."""
         return y
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what a head computes in the units of the targets: the inverse of `normalized`."""
+        """Return outputs unchanged: the inverse of `normalized`."""
         return x
 
 
 class TargetNorm(InputNorm):
-    """Units of an output that is learnt in standard deviations from the mean of its targets.
+    """Normalisation of targets by their running mean and standard deviation.
 
-    Mean and deviation are those of all targets so far, and change only by `add`. Until two targets
-    differ the deviation counts as 1.
+    The statistics are over all targets so far, and change only by `add`. The standard deviation is
+    1 until two targets differ.
 
-    Source: van Hasselt et al. 2016, arXiv:1602.07714, without its correction of the weights: the
-    statistics of all targets so far change little in one update.
+    Source: van Hasselt et al. 2016, arXiv:1602.07714, without its correction of the weights, as the
+    statistics over all targets so far change little in one update.
     """
 
-    least_std = 1e-6  # equal targets differ by rounding, which must not become the unit
+    least_std = 1e-6  # ignore rounding errors of equal targets
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -50,36 +50,36 @@ class TargetNorm(InputNorm):
         return self.mean_and_std(torch.float64)[1].squeeze(0)
 
     def add(self, targets: Tensor) -> None:
-        """Add (n,) targets to the statistics."""
+        """Update the statistics with targets, (n,)."""
         self.merge(Moments.of(targets.to(self.mean.device)[:, None]))
 
     def normalized(self, y: Tensor) -> Tensor:
-        """Return targets, or outputs, in the units in which they are learnt."""
+        """Convert targets, or outputs, to normalised units: (y - mean) / std."""
         mean, std = self.mean_and_std(y.dtype)
         return (y - mean) / std
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what a head computes in the units of the targets: the inverse of `normalized`."""
+        """Convert normalised outputs to the units of the targets: mean + std * x."""
         mean, std = self.mean_and_std(x.dtype)
         return mean + std * x
 
 
 TargetUnits: TypeAlias = TargetNorm | NoTargetNorm
-"""The units in which an output is learnt."""
+"""Normalisation of the targets of an output."""
 AS_TARGETS = NoTargetNorm()
-"""The units of the targets themselves."""
+"""No normalisation."""
 
 
 class RegressionHead(nn.Linear):
-    """Linear head, zero at first.
+    """Linear head, initialised to zero.
 
     Args:
-        d_model: size of its input.
-        size: numbers that it computes.
-        normalized: learn them in normalised units.
+        d_model: size of the input.
+        size: size of the output.
+        normalized: True to normalise targets.
 
     Attributes:
-        norm: the units.
+        norm: normalisation of targets.
     """
 
     norm: TargetUnits

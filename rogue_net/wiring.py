@@ -14,15 +14,19 @@ from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL, ActionSpace, Kind, ObsSpace
 from entity_env.vec.vec_obs import block_sizes
 from rogue_net.actions.distributions import Decision, decide, random_draws
-from rogue_net.actions.parts import PartDistribution, after_choices, parents_first
-from rogue_net.actions.parts import made as chosen_or_0
+from rogue_net.actions.parts import (
+    ConditionalDistribution,
+    mask_given_choices,
+    parents_first,
+    zero_inactive,
+)
 from rogue_net.answer import output_of
 from rogue_net.ragged import (
     ActionBatch,
     ActionSubset,
     EntityBatch,
     RaggedTensor,
-    of_action,
+    lookup,
     restrict_actions,
     to_device,
 )
@@ -30,52 +34,51 @@ from rogue_net.rogue_net import NetOutput
 
 
 class Wired(nn.Module):
-    """A network in an environment that shows more than it knows, or the same in another order.
+    """Wrapper that adapts a network to an environment with more, or reordered, features and types.
 
-    The network gets neither features and entity types that it does not know, nor entities of types
-    that the environment does not have, and does not select entities of unknown types. An entity of
-    an unknown type, or with nothing else to select, makes random legal choices of equal
-    probability.
+    Features and entity types that are unknown to the network are removed from its input, types that
+    the environment lacks have no entities, and entities of unknown types are not selected. Actors
+    of unknown types, or with only unknown actees, choose uniformly among legal choices.
 
     Args:
-        network: made for other spaces, a `RogueNet` or one with the same methods.
-        shown: the space of the environment.
-        actions: actions of the environment; those of the network, with labels in any order.
-        known: the space of the network, if it is not its attribute `obs_space`.
-        known_actions: its actions, if they are not its attribute `action_space`.
+        network: a `RogueNet`, or a network with the same methods, of other spaces.
+        env_space: the observation space of the environment.
+        actions: the actions of the environment: the network's, with labels in any order.
+        net_space: the observation space of the network; its attribute `obs_space` by default.
+        net_actions: the actions of the network; its attribute `action_space` by default.
 
     Attributes:
-        known: the space of the network.
+        net_space: the observation space of the network.
 
     Raises:
-        ValueError: the network needs features that the environment lacks, or has other labels.
+        ValueError: the environment lacks features of the network, or has other labels.
     """
 
     def __init__(
         self,
         network: Any,
-        shown: ObsSpace,
+        env_space: ObsSpace,
         actions: Mapping[str, ActionSpace] | None = None,
-        known: ObsSpace | None = None,
-        known_actions: Mapping[str, ActionSpace] | None = None,
+        net_space: ObsSpace | None = None,
+        net_actions: Mapping[str, ActionSpace] | None = None,
     ) -> None:
         super().__init__()
-        self.known: ObsSpace = network.obs_space if known is None else known
-        if missing := missing_features(shown, self.known):
+        self.net_space: ObsSpace = network.obs_space if net_space is None else net_space
+        if missing := missing_features(env_space, self.net_space):
             raise ValueError(f"obs_space: expected {'; '.join(missing)}")
         self.network = network
-        self.obs_space = shown
-        own = network.action_space if known_actions is None else known_actions
-        self.action_space: Mapping[str, ActionSpace] = own if actions is None else actions
-        self._own: Mapping[str, ActionSpace] = own
-        self._labels = _label_orders(own, self.action_space)
-        self._after = _orders_after(own, self.action_space)
-        self._takes_choices = _takes_choices(network)
-        unknown = sorted(shown.entities.keys() - self.known.entities.keys())
-        if unknown and self._takes_choices:
+        self.obs_space = env_space
+        trained = network.action_space if net_actions is None else net_actions
+        self.action_space: Mapping[str, ActionSpace] = trained if actions is None else actions
+        self._net_actions: Mapping[str, ActionSpace] = trained
+        self._labels = _label_orders(trained, self.action_space)
+        self._parent_orders = _parent_label_orders(trained, self.action_space)
+        self._remembers_choices = _remembers_choices(network)
+        unknown = sorted(env_space.entities.keys() - self.net_space.entities.keys())
+        if unknown and self._remembers_choices:
             raise ValueError(
-                f"obs_space: expected the entity types that the network knows, as its memory takes "
-                f"in choices (memory.inputs), got {', '.join(unknown)}; upgrade the agent instead"
+                f"obs_space: expected the entity types of the network, as choices enter its memory "
+                f"(memory.inputs), got {', '.join(unknown)}; upgrade the agent instead"
             )
 
     def forward(
@@ -86,167 +89,167 @@ class Wired(nn.Module):
         generator: torch.Generator | None = None,
         **options: Any,
     ) -> NetOutput:
-        """Choose or evaluate actions; attention is that of the entities that the network sees."""
-        known, parts = self._adapted(batch)
-        # The network itself, if it knows all actors and labels ...
+        """Choose or evaluate actions; attention is between the entities in the network's input."""
+        net_batch, parts = self._adapted(batch)
+        # All actors are known and labels have the same order: call the network.
         if not parts and not self._labels:
             if generator is not None:
                 options["generator"] = generator
-            out: NetOutput = self.network(known, actions, uniforms, **options)
+            out: NetOutput = self.network(net_batch, actions, uniforms, **options)
             return out
-        # ... otherwise its distributions, for all actors and in the order of the labels. Those of
-        # dependent actions are given what was chosen before, so that the network is asked again.
-        first = out = self.network(known, **options)
+        # Otherwise, extend its distributions to all actors and reorder labels. Distributions of
+        # dependent actions need another forward pass, conditioned on the choices so far.
+        first = out = self.network(net_batch, **options)
         if generator is not None:
             uniforms = random_draws(batch.actions, first.actions, generator)
-        made = {name: chosen_or_0(chosen) for name, chosen in first.actions.items()}
-        in_full: dict[str, Tensor] = {}  # of all actors, by the network's labels
+        net_choices = {name: zero_inactive(chosen) for name, chosen in first.actions.items()}
+        env_choices: dict[str, Tensor] = {}  # of all actors, in the network's order of labels
         decisions: dict[str, Decision] = {}
-        wholes = {name: part.whole for name, part in parts.items()}
-        lefts = {name: part.action for name, part in parts.items()}
+        whole_actions = {name: part.whole for name, part in parts.items()}
+        part_actions = {name: part.action for name, part in parts.items()}
         for name in parents_first({name: batch.actions[name] for name in first.actions}):
-            part, taken = parts.get(name), None
-            if known.actions[name].after is not None:
+            part, active = parts.get(name), None
+            if net_batch.actions[name].after is not None:
                 assert part is not None
-                out = self.network(known, made, **options)
-                whole, taken = after_choices(part.whole, wholes, in_full)
-                left, _ = after_choices(part.action, lefts, made)
-                part = replace(part, action=left, whole=whole)
+                out = self.network(net_batch, net_choices, **options)
+                whole, active = mask_given_choices(part.whole, whole_actions, env_choices)
+                restricted, _ = mask_given_choices(part.action, part_actions, net_choices)
+                part = replace(part, action=restricted, whole=whole)
             distribution = out.distribution(name)
-            if isinstance(distribution, PartDistribution):
+            if isinstance(distribution, ConditionalDistribution):
                 distribution = distribution.inner
             if part is not None:
                 distribution = distribution.widened(part)
             if name in self._labels:
                 distribution = distribution.relabelled(self._labels[name][1])
-            if taken is not None:
-                distribution = PartDistribution(distribution, taken)
-            decision = decide(distribution, of_action(actions, name), of_action(uniforms, name))
+            if active is not None:
+                distribution = ConditionalDistribution(distribution, active)
+            decision = decide(distribution, lookup(actions, name), lookup(uniforms, name))
             decisions[name] = decision
-            in_full[name] = self._by_known_labels(name, decision.chosen)
-            made[name] = in_full[name] if part is None else _of_part(in_full[name], part)
-        remembered = out
-        if self._takes_choices:  # memory takes in those that are made
-            remembered = self.network(known, made, **options)
+            env_choices[name] = chosen = self._by_net_labels(name, decision.chosen)
+            net_choices[name] = chosen if part is None else _restrict_choices(chosen, part)
+        last_out = out
+        if self._remembers_choices:  # update memory with the final choices
+            last_out = self.network(net_batch, net_choices, **options)
         return output_of({name: decisions[name] for name in first.actions}, first.values)._replace(
             lengths={name: batch.actions[name].actors.lengths for name in first.actions},
             attention=first.attention,
-            memory=remembered.memory,
-            memory_of_values=remembered.memory_of_values,
+            memory=last_out.memory,
+            memory_of_values=last_out.memory_of_values,
         )
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """Return the values of the network."""
+        """Return the values of the network, by regression head."""
         values: dict[str, Tensor] = self.network.values(self._adapted(batch)[0])
         return values
 
     def update_input_stats(self, batch: EntityBatch) -> None:
-        """Add the features of a batch to the statistics of the network."""
+        """Update the input statistics of the network with a batch."""
         self.network.update_input_stats(self._adapted(batch)[0])
 
-    def _by_known_labels(self, name: str, chosen: Tensor) -> Tensor:
-        """Return the choices of an action by the labels of the network."""
+    def _by_net_labels(self, name: str, chosen: Tensor) -> Tensor:
+        """Convert choices to the network's order of labels."""
         if name not in self._labels:
             return chosen
-        of_known, of_shown = self._labels[name]
+        to_net, to_env = self._labels[name]
         if chosen.ndim == 2:
-            return chosen[:, of_known]
-        labels = to_device(np.array(of_shown), chosen.device)[chosen.clamp(min=0)]
+            return chosen[:, to_net]
+        labels = to_device(np.array(to_env), chosen.device)[chosen.clamp(min=0)]
         return torch.where(chosen < 0, chosen, labels)
 
     def _adapted(self, batch: EntityBatch) -> tuple[EntityBatch, dict[str, ActionSubset]]:
-        """Return the input of the network, and the actions that it has only a part of."""
-        shown, known = self.obs_space, self.known
-        # Masks in the order of the network's labels, also of those that others depend on.
+        """Return the input of the network, and its restricted actions."""
+        env_space, net_space = self.obs_space, self.net_space
+        # Masks in the network's order of labels, including the labels of parent actions.
         actions = dict(batch.actions)
-        for name, order in self._after.items():
-            actions[name] = _with_labels_before(actions[name], order)
+        for name, order in self._parent_orders.items():
+            actions[name] = _with_parent_labels(actions[name], order)
         for name, action in actions.items():
             if (after := action.after) is not None and after.action in self._labels:
-                _, of_shown = self._labels[after.action]
-                after = replace(after, when=tuple(of_shown[k] for k in after.when))
+                _, env_columns = self._labels[after.action]
+                after = replace(after, when=tuple(env_columns[k] for k in after.when))
                 actions[name] = replace(action, after=after)
-        for name, (of_known, _) in self._labels.items():
+        for name, (net_columns, _) in self._labels.items():
             mask, bounds = actions[name].mask, actions[name].bounds
             if mask is not None:
-                mask = RaggedTensor(mask.values[:, of_known], mask.lengths)
+                mask = RaggedTensor(mask.values[:, net_columns], mask.lengths)
             if bounds is not None:
-                bounds = RaggedTensor(bounds.values[:, :, of_known], bounds.lengths)
+                bounds = RaggedTensor(bounds.values[:, :, net_columns], bounds.lengths)
             actions[name] = replace(actions[name], mask=mask, bounds=bounds)
         parts = self._restricted(batch, actions)
         actions |= {name: part.action for name, part in parts.items()}
-        return adapt_batch(replace(batch, actions=actions), shown, known), parts
+        return adapt_batch(replace(batch, actions=actions), env_space, net_space), parts
 
     def _restricted(
         self, batch: EntityBatch, actions: Mapping[str, ActionBatch]
     ) -> dict[str, ActionSubset]:
-        """Return the actions in which entities of unknown types take part, without these."""
+        """Return the actions with actors or actees of unknown types, restricted to known types."""
         types = [*self.obs_space.entities, GLOBAL]
-        is_known = np.array([name == GLOBAL or name in self.known.entities for name in types])
+        is_known = np.array([name == GLOBAL or name in self.net_space.entities for name in types])
         is_chained = any(action.after for action in actions.values())
         if is_known.all() and not (is_chained and self._labels):
             return {}
-        _, ends = _spans(batch, types)
+        _, ends = _type_spans(batch, types)
 
-        def kept(rows: RaggedTensor) -> BoolArray:
-            known_rows: BoolArray = is_known[_types(rows, ends)]
-            return known_rows
+        def select(rows: RaggedTensor) -> BoolArray:
+            is_retained: BoolArray = is_known[_types_of(rows, ends)]
+            return is_retained
 
-        def has_others(action: ActionBatch) -> bool:
-            rows = (action.actors, action.actees)
-            return not all(one is None or kept(one).all() for one in rows)
+        def has_unknown(action: ActionBatch) -> bool:
+            positions = (action.actors, action.actees)
+            return not all(one is None or select(one).all() for one in positions)
 
-        less = {name: action for name, action in actions.items() if has_others(action)}
-        # Parts of one decision are restricted together, and depend on the network's labels.
-        if is_chained and (less or self._labels):
-            less = {name: actions[name] for name in self._own}
-        return restrict_actions(less, kept, self._own)
+        restricted = {name: action for name, action in actions.items() if has_unknown(action)}
+        # The actions of a chain are restricted together, with the network's labels.
+        if is_chained and (restricted or self._labels):
+            restricted = {name: actions[name] for name in self._net_actions}
+        return restrict_actions(restricted, select, self._net_actions)
 
 
-def _takes_choices(network: Any) -> bool:
-    """Return whether choices enter the memory of a network, or of its value function."""
+def _remembers_choices(network: Any) -> bool:
+    """Return whether choices are an input of the memory of a network or its value function."""
     nets = [network, getattr(network, "policy", None), getattr(network, "value_function", None)]
     return any(bool(getattr(getattr(net, "memory", None), "actions", None)) for net in nets)
 
 
 def _label_orders(
-    known: Mapping[str, ActionSpace], shown: Mapping[str, ActionSpace]
+    net_actions: Mapping[str, ActionSpace], env_actions: Mapping[str, ActionSpace]
 ) -> dict[str, tuple[list[int], list[int]]]:
-    """Return permutations of labels in another order: known to shown, and back, by action."""
+    """Return the label permutations of reordered actions: network to environment, and back."""
     orders = {}
-    for name, space in known.items():
-        one, other = space.names, shown[name].names if name in shown else []
-        if sorted(one) != sorted(other):
-            raise ValueError(f"labels of {name!r}: expected {[*one]} in any order, got {[*other]}")
-        if one != other:
-            orders[name] = [other.index(x) for x in one], [one.index(x) for x in other]
+    for name, space in net_actions.items():
+        old, new = space.names, env_actions[name].names if name in env_actions else []
+        if sorted(old) != sorted(new):
+            raise ValueError(f"labels of {name!r}: expected {[*old]} in any order, got {[*new]}")
+        if old != new:
+            orders[name] = [new.index(x) for x in old], [old.index(x) for x in new]
     return orders
 
 
-def _orders_after(
-    known: Mapping[str, ActionSpace], shown: Mapping[str, ActionSpace]
+def _parent_label_orders(
+    net_actions: Mapping[str, ActionSpace], env_actions: Mapping[str, ActionSpace]
 ) -> dict[str, list[int]]:
-    """Return the places that the labels of `when` have in the environment, if they differ."""
+    """Return the permutations of the parent labels in `when`, of actions where they differ."""
     orders = {}
-    for name, space in known.items():
-        if (other := shown.get(name)) is None:
+    for name, space in net_actions.items():
+        if (other := env_actions.get(name)) is None:
             continue
-        one, two = (space.after, sorted(space.when)), (other.after, sorted(other.when))
-        if one != two:
-            raise ValueError(f"after and when of {name!r}: expected {one}, got {two}")
+        expected, got = (space.after, sorted(space.when)), (other.after, sorted(other.when))
+        if expected != got:
+            raise ValueError(f"after and when of {name!r}: expected {expected}, got {got}")
         if space.when != other.when:
             orders[name] = [[*other.when].index(label) for label in space.when]
     return orders
 
 
-def _with_labels_before(action: ActionBatch, order: Sequence[int]) -> ActionBatch:
-    """Return a dependent action with its mask in another order of the labels before it."""
+def _with_parent_labels(action: ActionBatch, order: Sequence[int]) -> ActionBatch:
+    """Reorder the parent labels of the mask of a dependent action."""
     assert action.after is not None
     when = tuple(action.after.when[k] for k in order)
     after = replace(action.after, when=when)
     if action.mask is None:
         return replace(action, after=after)
-    # Each actor has a block of rows for each label.
+    # The mask is (A, labels, rows of an actor), flat.
     sizes = block_sizes(action)
     starts = exclusive_cumsum(sizes)[:, None] * len(order) + sizes[:, None] * np.array(order)
     rows = row_indices(starts.ravel(), np.repeat(sizes, len(order)))
@@ -254,135 +257,137 @@ def _with_labels_before(action: ActionBatch, order: Sequence[int]) -> ActionBatc
     return replace(action, mask=RaggedTensor(values, action.mask.lengths), after=after)
 
 
-def _of_part(chosen: Tensor, part: ActionSubset) -> Tensor:
-    """Return the choices of the actors of a part, by the places that actees have in it."""
-    kept = to_device(np.flatnonzero(part.actors), chosen.device)
-    of_actors = chosen.index_select(0, kept)
+def _restrict_choices(chosen: Tensor, part: ActionSubset) -> Tensor:
+    """Select the choices of the actors of a part, as indices among the actees of the part."""
+    rows = to_device(np.flatnonzero(part.actors), chosen.device)
+    choices = chosen.index_select(0, rows)
     if part.actees is None:
-        return of_actors
+        return choices
     assert part.whole.actees is not None
     actees = part.whole.actees
-    # The place of each actee among those that are kept.
-    places: IntArray = np.cumsum(part.actees, dtype=np.int64) - part.actees
-    starts = np.append(places, part.actees.sum())[actees.starts]
+    # The rank of each actee among the actees of the part.
+    ranks: IntArray = np.cumsum(part.actees, dtype=np.int64) - part.actees
+    starts = np.append(ranks, part.actees.sum())[actees.starts]
     frames = part.action.actors.frame_of_row()
     first = to_device(actees.starts[frames], chosen.device)
     before = to_device(starts[frames], chosen.device)
-    taken = of_actors >= 0
-    of_part = to_device(places, chosen.device)[(first + of_actors).masked_fill(~taken, 0)] - before
-    return of_part.masked_fill(~taken, -1)
+    active = choices >= 0
+    positions = to_device(ranks, chosen.device)[(first + choices).masked_fill(~active, 0)] - before
+    return positions.masked_fill(~active, -1)
 
 
-def missing_features(shown: ObsSpace, known: ObsSpace) -> list[str]:
-    """Return messages about features that a network needs and a space does not have.
+def missing_features(env_space: ObsSpace, net_space: ObsSpace) -> list[str]:
+    """Return messages about features of a network that a space lacks, and about unknown labels.
 
-    Labels that the network does not know are such an obstacle too, features and types are not.
+    Features and types that are unknown to the network are no problem.
     """
-    if known.entities and not known.entities.keys() & shown.entities.keys():
-        return [f"some of the entity types {[*known.entities]}, got {[*shown.entities]}"]
+    if net_space.entities and not net_space.entities.keys() & env_space.entities.keys():
+        return [f"some of the entity types {[*net_space.entities]}, got {[*env_space.entities]}"]
     pairs = {
-        f"features of {name!r}": (shown.entities[name], known.entities[name])
-        for name in known.entities
-        if name in shown.entities
+        f"features of {name!r}": (env_space.entities[name], net_space.entities[name])
+        for name in net_space.entities
+        if name in env_space.entities
     }
-    pairs["global features"] = (shown.global_entity, known.global_entity)
+    pairs["global features"] = (env_space.global_entity, net_space.global_entity)
     missing = []
-    for what, (have, needed) in pairs.items():
-        if wanted := [feature for feature in needed.features if feature not in have.features]:
-            missing.append(f"{what} with {wanted}, got {have.columns}")
-        kinds = {kind.name: kind for kind in have.kinds}
-        if wanted := [kind.name for kind in needed.kinds if kind.name not in kinds]:
-            missing.append(f"{what} with the kinds {wanted}, got {have.columns}")
-        for kind in needed.kinds:
+    for owner, (env, net) in pairs.items():
+        if missing_names := [feature for feature in net.features if feature not in env.features]:
+            missing.append(f"{owner} with {missing_names}, got {env.columns}")
+        kinds = {kind.name: kind for kind in env.kinds}
+        if missing_names := [kind.name for kind in net.kinds if kind.name not in kinds]:
+            missing.append(f"{owner} with the kinds {missing_names}, got {env.columns}")
+        for kind in net.kinds:
             labels = kinds[kind.name].labels if kind.name in kinds else []
             if unknown := [label for label in labels if label not in kind.labels]:
                 missing.append(
-                    f"{what}: labels of {kind.name!r} among {kind.labels}, got {unknown}"
+                    f"{owner}: labels of {kind.name!r} among {kind.labels}, got {unknown}"
                 )
     return missing
 
 
-def adapt_batch(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> EntityBatch:
-    """Return the frames of a batch as the input of a network of another space.
+def adapt_batch(batch: EntityBatch, env: ObsSpace, net: ObsSpace) -> EntityBatch:
+    """Convert a batch to the input of a network of another space.
 
     Args:
-        batch: B frames of `shown`.
-        shown: the space of the environment.
-        known: the space of the network; without `missing_features`.
+        batch: B frames of `env`.
+        env: the space of the environment.
+        net: the space of the network; without `missing_features`.
 
     Raises:
-        ValueError: an entity acts, or may be selected, of a type that `known` does not have.
+        ValueError: an actor or actee has a type that is not in `net`.
     """
     # Features and types in the order of the network.
     like = next(iter(batch.features.values())).values
-    nothing = np.zeros(batch.num_frames, dtype=np.int64)
+    zeros = np.zeros(batch.num_frames, dtype=np.int64)
     features = {}
-    for name, entity in known.entities.items():
-        if name in shown.entities:
-            have = shown.entities[name].features
-            features[name] = _columns(batch.features[name], have, entity.features)
+    for name, entity in net.entities.items():
+        if name in env.entities:
+            env_features = env.entities[name].features
+            features[name] = _select_columns(batch.features[name], env_features, entity.features)
         else:
-            features[name] = RaggedTensor(like.new_zeros(0, len(entity.features)), nothing)
+            features[name] = RaggedTensor(like.new_zeros(0, len(entity.features)), zeros)
     if GLOBAL in batch.features:
-        of_frames = batch.features[GLOBAL]
-        features[GLOBAL] = _columns(of_frames, shown.global_features, known.global_features)
+        global_rows = batch.features[GLOBAL]
+        features[GLOBAL] = _select_columns(global_rows, env.global_features, net.global_features)
     kinds = {}
-    for name, wanted in known.kinds.items():
+    for name, net_kinds in net.kinds.items():
         if name in batch.kinds:
-            kinds[name] = _labels(batch.kinds[name], shown.kinds[name], wanted)
+            kinds[name] = _map_labels(batch.kinds[name], env.kinds[name], net_kinds)
         else:
-            kinds[name] = RaggedTensor(like.new_zeros(0, len(wanted), dtype=torch.uint8), nothing)
+            kinds[name] = RaggedTensor(like.new_zeros(0, len(net_kinds), dtype=torch.uint8), zeros)
     # Positions of actors and actees, which depend on the order of the types.
     visible = {name: rows for name, rows in batch.visible.items() if name in features}
     actions = batch.actions
-    if [*shown.entities] != [*known.entities]:
-        actions = _moved(batch, [*shown.entities, GLOBAL], [*known.entities, GLOBAL])
+    if [*env.entities] != [*net.entities]:
+        actions = _move_positions(batch, [*env.entities, GLOBAL], [*net.entities, GLOBAL])
     return replace(batch, features=features, visible=visible, actions=actions, kinds=kinds)
 
 
-def _columns(rows: RaggedTensor, have: Sequence[str], wanted: Sequence[str]) -> RaggedTensor:
-    if [*have] == [*wanted]:
+def _select_columns(rows: RaggedTensor, old: Sequence[str], new: Sequence[str]) -> RaggedTensor:
+    if [*old] == [*new]:
         return rows
     index = to_device(
-        np.array([have.index(name) for name in wanted], dtype=np.int64), rows.values.device
+        np.array([old.index(name) for name in new], dtype=np.int64), rows.values.device
     )
     return RaggedTensor(rows.values.index_select(1, index), rows.lengths)
 
 
-def _labels(rows: RaggedTensor, have: Sequence[Kind], wanted: Sequence[Kind]) -> RaggedTensor:
-    """Return the columns of the wanted kinds, with the indices that their labels have there."""
-    if [*have] == [*wanted]:
+def _map_labels(rows: RaggedTensor, old: Sequence[Kind], new: Sequence[Kind]) -> RaggedTensor:
+    """Select categorical features, and convert label indices to the labels of `new`."""
+    if [*old] == [*new]:
         return rows
-    names, columns = [kind.name for kind in have], []
-    for kind in wanted:
+    names, columns = [kind.name for kind in old], []
+    for kind in new:
         column = names.index(kind.name)
-        index = to_device(label_map(have[column], kind), rows.values.device)
+        index = to_device(label_map(old[column], kind), rows.values.device)
         columns.append(index.index_select(0, rows.values[:, column].long()))
     return RaggedTensor(torch.stack(columns, dim=1), rows.lengths)
 
 
-def _moved(
-    batch: EntityBatch, shown: Sequence[str], known: Sequence[str]
+def _move_positions(
+    batch: EntityBatch, env_types: Sequence[str], net_types: Sequence[str]
 ) -> dict[str, ActionBatch]:
-    """Return actions with the positions that entities have in another order of types.
+    """Convert positions of actors and actees to another order of types.
 
     Args:
         batch: B frames.
-        shown: the types in the order of the frames; the global one comes last.
-        known: the types that are kept, in their new order.
+        env_types: the types in the order of the frames; the global one is last.
+        net_types: the retained types, in their new order.
     """
-    begins, ends = _spans(batch, shown)
-    moved = dict(zip(known, _spans(batch, known)[0], strict=True))
-    shifts = np.stack([moved.get(n, begin) - begin for n, begin in zip(shown, begins, strict=True)])
+    begins, ends = _type_spans(batch, env_types)
+    new = dict(zip(net_types, _type_spans(batch, net_types)[0], strict=True))
+    shifts = np.stack(
+        [new.get(n, begin) - begin for n, begin in zip(env_types, begins, strict=True)]
+    )
 
     def move(positions: RaggedTensor, action: str) -> RaggedTensor:
         frames, device = positions.frame_of_row(), positions.values.device
         host = positions.values.cpu().numpy()
-        types = _types(positions, ends)
-        if unknown := sorted({shown[k] for k in types} - {*known}):
+        types = _types_of(positions, ends)
+        if unknown := sorted({env_types[k] for k in types} - {*net_types}):
             raise ValueError(
-                f"action {action!r}: expected entities of types that the network knows, "
-                f"{[name for name in known if name != GLOBAL]}, got some of {unknown}"
+                f"action {action!r}: expected entities of the network's types, "
+                f"{[name for name in net_types if name != GLOBAL]}, got {unknown}"
             )
         return replace(positions, values=to_device(host + shifts[types, frames], device))
 
@@ -396,18 +401,18 @@ def _moved(
     }
 
 
-def _spans(batch: EntityBatch, types: Sequence[str]) -> tuple[IntArray, IntArray]:
-    """Return the position of the first entity of each type, and after its last, (types, B) each."""
+def _type_spans(batch: EntityBatch, types: Sequence[str]) -> tuple[IntArray, IntArray]:
+    """Return the range of positions of each type in each frame: starts and ends, (types, B)."""
     lengths = {name: rows.lengths for name, rows in batch.features.items()}
     lengths[GLOBAL] = np.ones(batch.num_frames, dtype=np.int64)
-    nothing = np.zeros(batch.num_frames, dtype=np.int64)
-    counts = np.stack([lengths.get(name, nothing) for name in types])
+    zeros = np.zeros(batch.num_frames, dtype=np.int64)
+    counts = np.stack([lengths.get(name, zeros) for name in types])
     ends: IntArray = np.cumsum(counts, axis=0)
     return ends - counts, ends
 
 
-def _types(positions: RaggedTensor, ends: IntArray) -> IntArray:
-    """Return the index of the type of each entity, (rows,)."""
+def _types_of(positions: RaggedTensor, ends: IntArray) -> IntArray:
+    """Return the type index of each entity, (rows,) int64, from the ends of `_type_spans`."""
     host = positions.values.cpu().numpy()
     types: IntArray = (host >= ends[:, positions.frame_of_row()]).sum(axis=0)
     return types

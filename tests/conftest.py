@@ -53,7 +53,7 @@ def _no_runs_in_the_checkout() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process run all tests of a module, whose fixtures are made once.
+    """Run all tests of a module in one process, so that fixtures are created once.
 
     Those that are marked `alone` kill processes, measure time or count threads. One process runs
     them one after the other, so that they never disturb each other.

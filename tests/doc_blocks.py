@@ -1,4 +1,4 @@
-"""Blocks of code in the documentation, which tests run page by page with sybil.
+"""Code blocks of the documentation, run page by page by sybil.
 
 Every Python and shell block of a page runs in its order, in a folder that holds what pages name
 without showing it: `configs` and `docs` of a checkout, `tests/doc_files`, and in `old/run` a run of
@@ -52,7 +52,7 @@ sys.path.pop()
 runs = short_runs()
 runs.__enter__()
 """
-"""Before a program whose runs are short."""
+"""Source prepended to programs, which shortens their runs."""
 INSTALLERS = ("pip", ".venv/bin/pip", "python3", "make", "git")
 """Commands that set up a machine; tests/install runs them in environments of their own."""
 SHORTENED = ("train", "resume", "eval")

@@ -1,8 +1,8 @@
-"""Tests of everything that needs no torch, in an environment without it.
+"""Tests of all modules without torch, in an environment without torch.
 
     python3.13 tests/plain.py
 
-The environment is made in `.venv-plain-VERSION`, and made anew when `pyproject.toml` changes.
+The environment is `.venv-plain-VERSION`, recreated when `pyproject.toml` changes.
 """
 
 import shutil
@@ -45,7 +45,7 @@ UV = ROOT / ".venv/bin/uv"
 
 
 def installed() -> Path:
-    """Return the Python of an environment with everything but torch and what is large."""
+    """Return the Python of an environment without torch and other large packages."""
     folder = ROOT / f".venv-plain-{sys.version_info[0]}.{sys.version_info[1]}"
     python, stamp, project = folder / "bin/python", folder / "installed", ROOT / "pyproject.toml"
     if stamp.exists() and stamp.stat().st_mtime > project.stat().st_mtime:

@@ -1,4 +1,4 @@
-"""Processor seconds of tests, with those of the processes that they start and wait for.
+"""CPU seconds of tests, including child processes that they wait for.
 
     PROCESSOR_TIMES=build/times.tsv make test
 

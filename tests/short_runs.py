@@ -29,7 +29,7 @@ def shorten(config: TrainConfig) -> None:
     """Reduce environments, steps and epochs of a run in place."""
     rollout, optim = config.rollout, config.optim
     rollout.num_envs = min(rollout.num_envs, NUM_ENVS if config.selfplay is None else POOL_ENVS)
-    if not config._remembers:
+    if not config._has_memory:
         rollout.steps = min(rollout.steps, STEPS)
     optim.bs = min(optim.bs, rollout.num_envs * rollout.steps // 2)
     optim.update_epochs = 1

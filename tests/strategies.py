@@ -188,7 +188,7 @@ def masks(
 
 @st.composite
 def narrowed(draw: st.DrawFn, space: Any, rows: int) -> tuple[Any, Any]:
-    """Bounds of some actors within those of the space: none, lists or arrays; some are equal."""
+    """Bounds of actors within the space: None, lists or arrays; some are equal."""
     low, high = (np.full((rows, len(space)), of, np.float32) for of in (space.low, space.high))
     first, last = sorted(draw(st.tuples(*[st.sampled_from([0, 0.25, 1])] * 2)))
     with np.errstate(invalid="ignore"):

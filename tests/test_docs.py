@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.slow
-def test_the_world_of_the_readme_resumes_in_the_middle_of_its_episodes(
+def test_readme_environment_resumes_in_the_middle_of_episodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """So that what it promises of resuming holds for its own world."""

@@ -24,11 +24,11 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Lin
         ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM),
     ],
 )
-def test_status_is_that_of_the_program(code: str, status: int) -> None:
+def test_exit_status_is_that_of_the_program(code: str, status: int) -> None:
     assert run_program(["-c", code]).returncode == status
 
 
-def test_arguments_folder_and_variables_are_those_of_the_tests(
+def test_arguments_folder_and_environment_variables_are_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINE", "1")
@@ -39,7 +39,7 @@ def test_arguments_folder_and_variables_are_those_of_the_tests(
     assert done.stdout.decode() == f"['-c', 'a b']  {tmp_path} 1\n"
 
 
-def test_variables_that_are_read_at_the_start_must_be_those_of_the_server(
+def test_startup_environment_variables_must_match_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_program(["-c", "pass"])
@@ -56,7 +56,7 @@ input()
 """
 
 
-def test_program_is_a_process_alone_with_its_pipes() -> None:
+def test_program_is_a_process_with_its_own_pipes() -> None:
     """Nothing of another program is open in it, and it ends by its own signals."""
     with start_program(["-c", "input()"], stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL):
         program = start_program(
@@ -78,11 +78,11 @@ def test_program_is_a_process_alone_with_its_pipes() -> None:
     assert program.returncode == program.wait() == -signal.SIGINT
 
 
-def test_program_that_lasts_too_long_is_killed() -> None:
+def test_program_is_killed_after_the_timeout() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         run_program(["-c", "import time; time.sleep(60)"], timeout=0.2)
 
 
-def test_end_of_a_program_runs_what_was_registered_for_it() -> None:
+def test_exit_handlers_run_at_the_end_of_a_program() -> None:
     code = "import atexit; atexit.register(print, 'bye'); print('hello')"
     assert run_program(["-c", code], text=True).stdout == "hello\nbye\n"

@@ -41,23 +41,23 @@ def names_of(node: ast.AST) -> set[str]:
 @cache
 def imports(path: Path) -> frozenset[str]:
     """Return the modules and names that a file imports anywhere."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         assert getattr(node, "level", 0) == 0, f"{path}: relative import"
-        found |= names_of(node)
-    return frozenset(found)
+        names |= names_of(node)
+    return frozenset(names)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
-def test_imports_never_point_up(package: str) -> None:
+def test_imports_follow_the_order_of_packages(package: str) -> None:
     above = set(PACKAGES[PACKAGES.index(package) + 1 :])
     for path in modules(package):
         assert not above & {name.split(".")[0] for name in imports(path)}, path
 
 
 @pytest.mark.slow
-def test_compiled_code_has_one_door() -> None:
+def test_compiled_code_is_imported_in_one_module() -> None:
     """So that networks, heads and layouts never ask whether they are compiled."""
     native, door = "rogue_net.native", "rogue_net.native.backend"
     what_there_is = {f"{native}.INSTRUCTIONS", f"{native}.PROBLEM"}  # for `enn --version`
@@ -90,7 +90,7 @@ LIGHT = {
 
 @pytest.mark.parametrize("code", LIGHT)
 def test_light_imports_import_nothing_heavy(code: str) -> None:
-    """So that configurations and small commands are instant, and work beside a broken torch."""
+    """So that configurations and small commands are fast, and work with a broken torch."""
     program = f"{code}\nimport sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -124,7 +124,7 @@ def loaded() -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.slow
-def test_importing_the_package_imports_no_extra_and_no_tracker(
+def test_importing_the_package_imports_no_optional_dependencies(
     loaded: tuple[list[str], list[str]],
 ) -> None:
     _, modules = loaded
@@ -133,7 +133,7 @@ def test_importing_the_package_imports_no_extra_and_no_tracker(
 
 
 @pytest.mark.slow
-def test_importing_the_package_costs_little_beside_torch(
+def test_import_time_without_torch_is_short(
     loaded: tuple[list[str], list[str]],
 ) -> None:
     """Half of `import torch` at most, as `benchmarks/startup.py` measures: nothing large comes."""
@@ -150,7 +150,7 @@ def test_importing_the_package_costs_little_beside_torch(
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_modules_of_a_package_do_not_import_each_other_in_circles(package: str) -> None:
+def test_packages_have_no_import_cycles(package: str) -> None:
     """So that there is an order in which the files can be read."""
     names = {
         ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p
@@ -169,7 +169,7 @@ def test_modules_of_a_package_do_not_import_each_other_in_circles(package: str) 
 
 
 @pytest.mark.slow
-def test_ragged_buffer_has_one_door() -> None:
+def test_ragged_buffer_is_imported_in_one_module() -> None:
     for package in PACKAGES:
         for path in modules(package):
             if path != ROOT / "entity_env" / "ragged.py":
@@ -177,7 +177,7 @@ def test_ragged_buffer_has_one_door() -> None:
 
 
 @pytest.mark.slow
-def test_hyperstate_has_one_door() -> None:
+def test_hyperstate_is_imported_in_one_module() -> None:
     door = ROOT / "enn_trainer" / "config" / "hyperstate_door.py"
     for package in PACKAGES:
         for path in modules(package):
@@ -186,7 +186,7 @@ def test_hyperstate_has_one_door() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_that_is_read_can_run() -> None:
+def test_no_file_format_executes_code() -> None:
     """Pickles travel between a program and its own workers, and are never read from a file."""
     for package in PACKAGES:
         for path in modules(package):
@@ -200,7 +200,7 @@ def test_nothing_that_is_read_can_run() -> None:
 
 @pytest.mark.slow
 def test_no_test_module_is_imported() -> None:
-    """What tests share is in modules of its own, beside them."""
+    """Shared test code is in separate modules."""
     wrong = []
     for path in [ROOT / "conftest.py", *modules("tests"), *modules("benchmarks")]:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -235,7 +235,7 @@ DOORS = {
     "rogue_net/native/compiled.py": "the compiled module of this package",
     "entity_env/vec/worker.py": "the script of the user, which started the worker",
 }
-"""Files in which a text becomes code, and whose text it is."""
+"""Files that import code by a name, and the origin of the name."""
 
 
 def ways_to_code(path: Path) -> set[str]:
@@ -254,7 +254,7 @@ def ways_to_code(path: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_names_of_files_become_code_through_one_door() -> None:
+def test_code_is_imported_by_name_in_one_module() -> None:
     """So that none is imported that the user neither wrote nor trusts."""
     for package in PACKAGES:
         for path in modules(package):

@@ -96,7 +96,7 @@ TESTED_IN = {
 
 
 def modules_without_own_tests() -> list[str]:
-    """Return modules of which `tests/FOLDER/test_MODULE.py` does not exist."""
+    """Return modules without a `tests/FOLDER/test_MODULE.py`."""
     files = (file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
     return sorted(
         str(file.relative_to(ROOT))
@@ -106,7 +106,7 @@ def modules_without_own_tests() -> list[str]:
     )
 
 
-def test_every_module_without_tests_of_its_name_is_in_the_table() -> None:
+def test_modules_without_tests_of_the_same_name_are_in_the_table() -> None:
     missing = [
         module
         for module in modules_without_own_tests()
@@ -116,6 +116,6 @@ def test_every_module_without_tests_of_its_name_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("pattern", TESTED_IN)
-def test_table_names_modules_and_files_that_exist(pattern: str) -> None:
+def test_table_entries_exist(pattern: str) -> None:
     assert (ROOT / "tests" / TESTED_IN[pattern]).exists()
     assert any(fnmatch(module, pattern) for module in modules_without_own_tests()), pattern

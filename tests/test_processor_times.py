@@ -37,7 +37,7 @@ def test_table_sums_folders() -> None:
 
 
 @pytest.mark.parametrize("address", ["user@host"])
-def test_a_test_is_counted_by_its_name_without_its_group(
+def test_tests_are_counted_without_their_group(
     address: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     recorder = Recorder(tmp_path / "times.tsv")
@@ -48,5 +48,5 @@ def test_a_test_is_counted_by_its_name_without_its_group(
     with pytest.raises(StopIteration):
         hook.send(report)
     recorder.pytest_runtest_logreport(report)
-    name = "test_a_test_is_counted_by_its_name_without_its_group[user@host]"
+    name = "test_tests_are_counted_without_their_group[user@host]"
     assert [*recorder.seconds] == [f"tests/test_processor_times.py::{name}"]

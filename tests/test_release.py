@@ -31,7 +31,7 @@ def test_workflows_forms_and_citation_follow_their_schemas(schema: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_workflow_or_form_is_left_out() -> None:
+def test_all_workflows_and_forms_are_checked() -> None:
     found = {str(path.relative_to(ROOT)) for path in (ROOT / ".github").rglob("*.yml")}
     assert found == {file for files in SCHEMAS.values() for file in files if file[0] == "."}
 
@@ -46,12 +46,12 @@ def release(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def test_package_citation_and_changelog_have_one_version(tmp_path: Path) -> None:
+def test_package_citation_and_changelog_have_equal_versions(tmp_path: Path) -> None:
     done = release(tmp_path, "check", VERSION)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_notes_are_the_section_of_the_changelog(tmp_path: Path) -> None:
+def test_release_notes_are_the_section_of_the_changelog(tmp_path: Path) -> None:
     text = "# Changelog\n\n## [Unreleased]\n\n## [0.3.0] - 2026-12-01\n\n### Added\n- A.\n\n"
     (tmp_path / "CHANGELOG.md").write_text(text + "## [0.2.0] - 2026-11-01\n- B.\n")
     assert release(tmp_path, "notes", "0.3.0").stdout == "### Added\n- A.\n"
@@ -67,7 +67,7 @@ def test_notes_are_the_section_of_the_changelog(tmp_path: Path) -> None:
         ("CHANGELOG.md", f"## [{VERSION}]", "## [9.9.9]"),
     ],
 )
-def test_a_file_of_another_version_stops_a_release_and_is_named(
+def test_release_error_names_the_file_with_another_version(
     file: str, old: str, new: str, tmp_path: Path
 ) -> None:
     text = (ROOT / file).read_text()

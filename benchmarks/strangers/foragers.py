@@ -1,4 +1,4 @@
-"""Level-based foraging, with the actions that have an effect as masks also for other trainers."""
+"""Level-based foraging with action masks also for other trainers."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ def foraging(env_id: str) -> Match:
 
 
 class MaskedForaging(FlatForaging):
-    """The vectors of `FlatForaging`, and masks."""
+    """Vectors of `FlatForaging` with action masks."""
 
     @property
     def action_masks(self) -> Any:
-        """(N, actions) bool, the actions that do something."""
+        """(N, actions) bool, actions that have an effect."""
         worlds = [world.unwrapped for world in self._worlds]
         legal = [world._valid_actions[player] for world in worlds for player in world.players]
         return np.array([[action in own for action in ACTIONS] for own in legal])

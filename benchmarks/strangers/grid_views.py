@@ -1,4 +1,4 @@
-"""MiniGrid seen by the agent: the cells of its view are entities, without floor and most walls."""
+"""MiniGrid with cells of the agent's view as entities, without floor and most walls."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ WALL, COLUMNS = OBJECT_TO_IDX["wall"], ["row", "column", "object", "color", "sta
 
 
 class View(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """The image, without what does not matter, and the colour and kind of Fetch's mission."""
+    """Image without irrelevant cells, with colour and kind of Fetch's mission."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], shows_all: bool) -> None:
         super().__init__(env)

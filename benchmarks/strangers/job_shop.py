@@ -1,4 +1,4 @@
-"""Job-shop scheduling: operations, each of which needs one machine, are dispatched one by one."""
+"""Job-shop scheduling: operations that need one machine each are dispatched one by one."""
 
 import numpy as np
 

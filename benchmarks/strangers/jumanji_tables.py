@@ -1,4 +1,4 @@
-"""Worlds of jumanji in which one row of a table is chosen in each step, many at once in JAX."""
+"""Jumanji environments with a choice of one table row per step, vectorised in JAX."""
 
 import json
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from entity_env.adapters.mapping import FieldMap, Rows, Select
 
 
 class Tables(VectorEnv[Any, Any, Any]):
-    """Environments that show a table and the mask of the rows that can be chosen.
+    """Environments that return a table and a mask of selectable rows.
 
     Args:
-        env: of jumanji.
-        table: makes (rows, columns) of an observation.
-        num_envs: their number.
+        env: environment of jumanji.
+        table: converts an observation to (rows, columns).
+        num_envs: number of environments.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 (gymnasium's)

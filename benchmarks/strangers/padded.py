@@ -1,4 +1,4 @@
-"""Padded vectors of worlds that were written for entities, for Stable-Baselines3."""
+"""Padded vectors of entity environments, for Stable-Baselines3."""
 
 from typing import Any
 

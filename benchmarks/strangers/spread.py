@@ -1,4 +1,4 @@
-"""simple_spread: agents move to landmarks; each sees places relative to its own."""
+"""simple_spread: agents move to landmarks; observations are relative positions."""
 
 from mpe2 import simple_spread_v3
 from pettingzoo import ParallelEnv
@@ -15,12 +15,12 @@ MAPPING = FieldMap(
         "other": Rows(columns=["dx", "dy"], span=(14, 22), absent=(0, 0)),
     },
     actions={"move": Choice(labels=["stay", "left", "right", "down", "up"])},
-    ignore=[""],  # the other numbers: what others say, who are silent
+    ignore=[""],  # messages of other agents, always empty
 )
 
 
 def flat(agents: int = 3) -> ParallelEnv:
-    """Return the environment; vectors are sorted by distance, and padded for five agents."""
+    """Return the environment; vectors are sorted by distance and padded for five agents."""
     return simple_spread_v3.parallel_env(
         N=agents, num_agent_neighbors=MOST - 1, num_landmark_neighbors=MOST
     )

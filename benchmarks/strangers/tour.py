@@ -1,4 +1,4 @@
-"""Travelling salesman of jumanji: cities are visited one by one, and at last the first one."""
+"""Travelling salesman of jumanji: cities are visited one by one, finally the first one."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from jumanji_tables import Tables, factory
 
 
 def cities(seen: Any) -> Any:
-    """Return the cities that are left, the current one and the first, with ways to them."""
+    """Return the remaining cities, the current and the first one, with vectors to them."""
     number = jnp.arange(len(seen.coordinates))
     way = seen.coordinates - seen.coordinates[seen.position]
     at, first = number == seen.position, number == seen.trajectory[0]

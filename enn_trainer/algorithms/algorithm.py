@@ -1,4 +1,4 @@
-"""`Algorithm`: the interface between the training loop and what learns, and its plug-ins."""
+"""Interfaces of algorithms, auxiliary losses and reward transforms to the training loop."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -19,11 +19,11 @@ Data = TypeVar("Data", contravariant=True)
 
 
 class Clock(NamedTuple):
-    """The time of an update as it begins; seeds, schedules and annealing are functions of it.
+    """Progress of the run at the start of an update, for seeds, schedules and annealing.
 
     Attributes:
-        step: frames of the run before the update; of cloning, epochs.
-        seconds: of training before it.
+        step: number of frames before the update; in cloning, number of epochs.
+        seconds: training time before the update.
     """
 
     step: int
@@ -50,11 +50,11 @@ class RunState(Protocol):
         """Both spaces of the environment."""
 
     def frames_per_step(self, cfg: TrainConfig) -> int:
-        """Return the number of frames of each step that are learnt from."""
+        """Return the number of frames of each step that are trained on."""
 
 
 class Algorithm(StatePart, Protocol[Data]):
-    """Learns from data: PPO from rollouts, cloning from recorded frames."""
+    """Base class of algorithms: PPO learns from rollouts, cloning from recorded frames."""
 
     def update(self, data: Data, clock: Clock, context: ExecutionContext) -> dict[str, float]:
         """Learn from data.
@@ -68,7 +68,7 @@ class Algorithm(StatePart, Protocol[Data]):
 
 
 class RolloutAlgorithm(Algorithm[Rollout], Protocol):
-    """Algorithm of a `Trainer`: the part "algorithm" of the state.
+    """Base class of the algorithms of a `Trainer`: the part "algorithm" of the state.
 
     Attributes:
         notes: lines to print after `prepare`.
@@ -80,7 +80,7 @@ class RolloutAlgorithm(Algorithm[Rollout], Protocol):
         """Prepare for a run, before its first update: check settings, open files.
 
         Args:
-            config: configuration of the run, which schedules change.
+            config: configuration of the run, which schedules modify.
             state: state of the run.
             device: device of the agent.
 
@@ -90,11 +90,11 @@ class RolloutAlgorithm(Algorithm[Rollout], Protocol):
         return
 
     def begin_update(self, clock: Clock) -> None:
-        """Set the rates of an update, before its rollout is collected."""
+        """Set the learning rates of an update, before its rollout is collected."""
         return
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return the optimizers whose learning rates callbacks may change; by default, none."""
+        """Return the optimizers, for callbacks that change learning rates; by default, none."""
         return []
 
 
@@ -102,7 +102,7 @@ class ActorLosses(NamedTuple):
     """Losses of the actors in some frames.
 
     Attributes:
-        coef: coefficient of their mean.
+        coef: coefficient of the mean loss.
         losses: per action (A,) float.
     """
 
@@ -111,10 +111,10 @@ class ActorLosses(NamedTuple):
 
 
 class AuxiliaryLoss(StatePart, Protocol):
-    """Loss that is added to that of an algorithm, in every optimizer step.
+    """Base class of losses that are added to the loss of an algorithm in every optimizer step.
 
-    It has data of its own, for `add_gradient`; or it is a function of what the network says about
-    the frames that the algorithm learns from, `actor_losses`.
+    A loss on separate data overrides `add_gradient`; a function of the network's output for the
+    frames of the algorithm overrides `actor_losses`.
 
     Attributes:
         notes: lines to print after `prepare`.
@@ -127,14 +127,14 @@ class AuxiliaryLoss(StatePart, Protocol):
         return
 
     def begin_update(self, clock: Clock) -> bool:
-        """Begin an update; return False to add nothing in it. By default, True."""
+        """Begin an update; return False to skip the loss in this update. By default, True."""
         return True
 
     def add_gradient(self, step: int, context: ExecutionContext) -> Tensor | None:
-        """Add its gradient to `grad` of the agent's parameters; by default, do nothing.
+        """Add the gradient of the loss to `grad` of the agent's parameters; by default, nothing.
 
         Args:
-            step: number of the optimizer step in the update, from 0.
+            step: index of the optimizer step in the update, from 0.
             context: threads, interrupt check and timers.
 
         Returns:
@@ -145,27 +145,27 @@ class AuxiliaryLoss(StatePart, Protocol):
     def actor_losses(self, batch: EntityBatch, out: NetOutput) -> ActorLosses | None:
         """Return the losses of the actors in some frames of a minibatch; by default, none.
 
-        The algorithm adds `coef` times their mean over the actors of the minibatch, weighted like
-        its own loss, however the minibatch is cut. The mean is the metric `losses/NAME`. Pieces of
-        a minibatch may be computed in several threads at once.
+        The algorithm adds `coef` times their mean over the actors of the whole minibatch, weighted
+        like the policy loss. The mean is the metric `losses/NAME`. Microbatches may be computed in
+        several threads at once.
 
         Args:
             batch: the frames.
-            out: output of the agent for them, with gradients; its choices are those of the rollout.
+            out: output of the agent for them, with gradients, for the choices of the rollout.
         """
         return None
 
 
 class RewardTransform(StatePart, Protocol):
-    """Function of the rewards that an algorithm learns from."""
+    """Base class of functions that transform the rewards of a rollout before learning."""
 
     def transform(self, rewards: Tensor, rollout: Rollout, gamma: float) -> Tensor:
         """Return the rewards to learn from, (T, B).
 
         Args:
-            rewards: (T, B) float, of the environments or of an earlier transform; not to be
-                changed in place.
-            rollout: the rollout that they are from.
+            rewards: (T, B) float, of the environments or of an earlier transform; must not be
+                modified in place.
+            rollout: the rollout with these rewards.
             gamma: discount factor per step.
         """
 

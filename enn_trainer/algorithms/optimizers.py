@@ -1,4 +1,4 @@
-"""Optimizers of policy and value network: rates, groups, clipped steps, moments, checks."""
+"""Optimizers of policy and value network: learning rates, groups, clipping, moments, checks."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def value_network(agent: nn.Module) -> nn.Module | None:
 
 
 def value_norm(agent: Any) -> TargetUnits:
-    """Return the units in which the value head of an agent learns returns."""
+    """Return the normalisation of returns in the value head of an agent."""
     norm: TargetUnits = getattr(_unwired(agent), "value_norm", AS_TARGETS)
     return norm
 
@@ -46,34 +46,36 @@ def _unwired(agent: Any) -> Any:
 
 
 def make_optimizers(agent: nn.Module, optim: OptimizerConfig) -> tuple[Optimizer, Optimizer | None]:
-    """Create the optimizer of the policy, and that of the value network if it is separate.
+    """Create the optimizer of the policy, and of the value network if it is separate.
 
-    Every parameter of the agent is in exactly one of them.
+    Every parameter of the agent is in exactly one optimizer.
 
     Raises:
         ConfigError: a group of `optim` matches no parameter.
     """
     # Settings of each parameter.
     named = dict(agent.named_parameters())
-    groups = first_that_fits(list(named), optim.groups)
+    groups = match_groups(list(named), optim.groups)
     decayed = decayed_parameters(agent)
     settings = {name: _settings(optim, groups[name], name in decayed) for name in named}
 
     # Parameters by optimizer.
-    apart = value_network(agent)
-    ids = set() if apart is None else {id(parameter) for parameter in apart.parameters()}
-    of_policy = [(p, settings[name]) for name, p in named.items() if id(p) not in ids]
-    of_values = [(p, settings[name]) for name, p in named.items() if id(p) in ids]
-    return _optimizer(of_policy, optim), _optimizer(of_values, optim) if of_values else None
+    value_net = value_network(agent)
+    ids = set() if value_net is None else {id(parameter) for parameter in value_net.parameters()}
+    policy_parameters = [(p, settings[name]) for name, p in named.items() if id(p) not in ids]
+    value_parameters = [(p, settings[name]) for name, p in named.items() if id(p) in ids]
+    return _optimizer(policy_parameters, optim), _optimizer(
+        value_parameters, optim
+    ) if value_parameters else None
 
 
-def first_that_fits(
+def match_groups(
     names: Sequence[str], groups: Sequence[ParamGroupConfig]
 ) -> dict[str, ParamGroupConfig]:
     """Return the first matching group of each parameter, by name.
 
     Raises:
-        ConfigError: a group matches no parameter that earlier groups leave.
+        ConfigError: a group matches no parameter that earlier groups do not match.
     """
     index = {
         name: next((i for i, g in enumerate(groups) if fnmatchcase(name, g.pattern)), None)
@@ -81,7 +83,7 @@ def first_that_fits(
     }
     unused = [i for i in range(len(groups)) if i not in index.values()]
     if unused:
-        expected = f"expected to fit a parameter that no earlier group takes: {', '.join(names)}"
+        expected = f"expected to match a parameter that no earlier group has: {', '.join(names)}"
         raise ConfigError(
             *(f"optim.groups[{i}].pattern={groups[i].pattern!r}: {expected}" for i in unused)
         )
@@ -91,9 +93,9 @@ def first_that_fits(
 def decayed_parameters(network: nn.Module) -> set[str]:
     """Return the names of the parameters with weight decay: the weight matrices.
 
-    Biases and gains of norms are excluded as usual. Embedding tables, such as those of types
-    without features or of relative positions, are excluded because their rows would also decay
-    while no entity of their kind is observed.
+    Biases and gains of norms are excluded as usual. Embedding tables, such as for types without
+    features or for relative positions, are excluded because their rows would also decay while no
+    such entity is observed.
     """
     return {
         f"{path}.{name}" if path else name
@@ -105,7 +107,7 @@ def decayed_parameters(network: nn.Module) -> set[str]:
 
 
 def _settings(optim: OptimizerConfig, group: ParamGroupConfig, decays: bool) -> dict[str, Any]:
-    """Return the settings of a parameter group; torch keeps keys that it does not know."""
+    """Return the settings of a parameter group; torch preserves unknown keys."""
     never = group.freeze_from is None and group.freeze_until is None
     some_decay = optim.weight_decay != 0 or isinstance(optim.weight_decay, ScheduledFloat)
     return {
@@ -131,12 +133,12 @@ def _optimizer(
 
 
 def begin_update(optimizer: Optimizer, lr: float, weight_decay: float, step: int) -> None:
-    """Set the learning rates and weight decays of an update, and the frozen parameters.
+    """Set the learning rates, weight decays and frozen parameters of an update.
 
     Args:
         optimizer: an optimizer of `make_optimizers`.
-        lr: learning rate, which a group multiplies by its `lr_factor`.
-        weight_decay: weight decay of the matrices in groups without their own.
+        lr: learning rate, which is multiplied by the `lr_factor` of each group.
+        weight_decay: weight decay of the matrices in groups that do not set one.
         step: frames of the run before this update.
     """
     for group in optimizer.param_groups:
@@ -147,21 +149,21 @@ def begin_update(optimizer: Optimizer, lr: float, weight_decay: float, step: int
 
 
 def trained_by(optimizer: Optimizer) -> list[nn.Parameter]:
-    """Return the parameters of an optimizer, in the order in which torch numbers them."""
+    """Return the parameters of an optimizer, in the order of torch's parameter indices."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def clipped_step(optimizer: Optimizer, max_grad_norm: float, is_checked: bool = True) -> Tensor:
     """Clip the gradient of an optimizer's parameters by its norm, and take a step.
 
-    Frozen parameters lose their gradient, so that torch skips them: they do not count in the norm,
-    and neither their moments nor, by weight decay, their values change.
+    Gradients of frozen parameters are set to None, so that torch skips them: they do not count in
+    the norm, and neither their moments nor, by weight decay, their values change.
 
     Args:
         optimizer: the optimizer.
-        max_grad_norm: norm to which longer gradients are scaled.
-        is_checked: True to take no step if the norm is not finite, so that the gradients can still
-            be examined. On a GPU this waits for all queued work.
+        max_grad_norm: maximal norm; longer gradients are scaled to it.
+        is_checked: True to skip the step if the norm is not finite, so that the gradients can
+            still be examined. On a GPU this waits for all queued work.
 
     Returns:
         () float, the norm before clipping.
@@ -206,12 +208,12 @@ def load_moments(
     """Load optimizer moments by the names of parameters; learning rates stay as configured.
 
     Args:
-        optimizers: the optimizers, which are changed.
+        optimizers: the optimizers, which are modified.
         parameters: their parameters by name.
-        tensors: moments of these parameters, in the form of `moments_of`.
+        tensors: moments of these parameters, named as by `moments_of`.
 
     Raises:
-        ValueError: a moment has an impossible shape, or is missing.
+        ValueError: a moment has an invalid shape, or is missing.
     """
     # Group by parameter.
     moments: dict[str, dict[str, Tensor]] = {name: {} for name in parameters}
@@ -224,13 +226,13 @@ def load_moments(
             )
         moments[name][moment] = value
 
-    # Load by the positions by which torch numbers the parameters of an optimizer.
+    # Load by torch's indices of the parameters of an optimizer.
     names = {parameter: name for name, parameter in parameters.items()}
     for optimizer in optimizers:
         trained = {i: (names[p], p) for i, p in enumerate(trained_by(optimizer))}
         _check_complete([(name, p.ndim, moments[name]) for name, p in trained.values()])
-        own = {i: moments[name] for i, (name, _) in trained.items() if moments[name]}
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
+        by_index = {i: moments[name] for i, (name, _) in trained.items() if moments[name]}
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": by_index})
 
 
 def _is_moment(value: object, parameter: Tensor) -> bool:
@@ -244,22 +246,22 @@ def _is_moment(value: object, parameter: Tensor) -> bool:
     if value.ndim == 0:
         return bool(value >= 0)
     sizes = zip(value.shape, parameter.shape, strict=False)
-    return value.ndim == parameter.ndim and all(own in (1, full) for own, full in sizes)
+    return value.ndim == parameter.ndim and all(size in (1, full_size) for size, full_size in sizes)
 
 
 def _check_complete(moments: Sequence[tuple[str, int, Mapping[str, Tensor]]]) -> None:
-    """Raise if parameters with equally many dimensions have different kinds of moments.
+    """Raise if parameters with the same number of dimensions have different moments.
 
     Args:
         moments: name, number of dimensions and moments of each parameter; {} before its first step.
     """
-    kept: dict[int, set[str]] = {}
-    for name, num_axes, own in moments:
-        expected = kept.setdefault(num_axes, set(own)) if own else set[str]()
-        if expected != set(own):
+    names_by_ndim: dict[int, set[str]] = {}
+    for name, num_axes, entries in moments:
+        expected = names_by_ndim.setdefault(num_axes, set(entries)) if entries else set[str]()
+        if expected != set(entries):
             raise ValueError(
                 f"{name}: expected {', '.join(sorted(expected))} as for other parameters, got "
-                f"{', '.join(sorted(own))}"
+                f"{', '.join(sorted(entries))}"
             )
 
 
@@ -271,12 +273,12 @@ class Rates(NamedTuple):
 
 
 def total_steps(config: TrainConfig, frames_per_step: int | None = None) -> int:
-    """Return the step at which the run ends: whole rollouts, also where less of one is left.
+    """Return the step at which the run ends: `total_timesteps` rounded up to whole rollouts.
 
     Args:
         config: configuration of the run.
-        frames_per_step: number of frames of each step that are learnt from; None for those of all
-            environments.
+        frames_per_step: number of frames of each step that are trained on; None for
+            `rollout.num_envs`.
     """
     frames = (frames_per_step or config.rollout.num_envs) * config.rollout.steps
     return math.ceil(config.total_timesteps / frames) * frames
@@ -307,13 +309,13 @@ def rates_at(
     # Entropy coefficient: annealed over the whole run.
     ent_coef = float(config.ppo.ent_coef)
     if config.ppo.anneal_entropy and not isinstance(config.ppo.ent_coef, Scheduled):
-        left = max(0.0, min(time_left, 1.0 - step / total))
-        ent_coef *= left**config.ppo.ent_anneal_power
+        remaining = max(0.0, min(time_left, 1.0 - step / total))
+        ent_coef *= remaining**config.ppo.ent_anneal_power
     return Rates(lr, ent_coef)
 
 
 NAMED = 4
-"""Maximal number of parameters that a message names."""
+"""Maximal number of parameters listed in a message."""
 
 
 def check_finite(

@@ -1,1 +1,1 @@
-"""Base of all folders: errors, parts of a state, processes, the interface of agents, tables."""
+"""Base of all folders: errors, parts of the state, processes, the interface of agents, tables."""

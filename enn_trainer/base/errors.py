@@ -2,28 +2,28 @@
 
     Exception
     └── EnnTrainerError
-        ├── ConfigError (ValueError)        a configuration that cannot be used
-        ├── RonError (ValueError)           text that is not RON, or a value that RON cannot carry
-        ├── CheckpointError (ValueError)    a checkpoint that cannot be used
-        ├── AgentError (ValueError)         a network of the user's own that cannot be trained
-        ├── ReplayError (ValueError)        a replay that cannot be written or read
+        ├── ConfigError (ValueError)        invalid configuration
+        ├── RonError (ValueError)           text that is not RON, or a value that RON cannot encode
+        ├── CheckpointError (ValueError)    checkpoint that cannot be loaded
+        ├── AgentError (ValueError)         custom network that cannot be trained
+        ├── ReplayError (ValueError)        replay that cannot be written or read
         ├── RankError (RuntimeError)        another process of the run is lost or differs
-        ├── ServerError (RuntimeError)      a server of a live game that does not listen any more
-    └── NotFiniteError (ArithmeticError)   a loss, gradient or weight that is NaN or infinite
+        ├── ServerError (RuntimeError)      server of a live game that is no longer listening
+    └── NotFiniteError (ArithmeticError)   loss, gradient or weight that is NaN or infinite
 
 Mistakes in environments raise `entity_env.errors.EntityEnvError`.
 """
 
 
 class EnnTrainerError(Exception):
-    """The root of every exception that this package defines."""
+    """Base class of all exceptions of this package."""
 
 
 class ConfigError(EnnTrainerError, ValueError):
-    """A configuration that cannot be used: every problem found, as one line.
+    """Invalid configuration, with all problems in one line.
 
     Args:
-        *problems: One sentence for each problem; each begins with the path of its field.
+        *problems: One sentence for each problem, which begins with the path of its field.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -35,12 +35,12 @@ class ConfigError(EnnTrainerError, ValueError):
 
 
 class RonError(EnnTrainerError, ValueError):
-    """Text that is not RON, or a value that RON cannot carry.
+    """Text that is not RON, or a value that RON cannot encode.
 
     Args:
-        problem: What was expected and what came.
-        line: The line where it came, from 1; 0 while writing.
-        column: The character of that line, from 1; 0 while writing.
+        problem: Expected and actual input.
+        line: Line number, from 1; 0 while writing.
+        column: Character of that line, from 1; 0 while writing.
     """
 
     def __init__(self, problem: str, line: int = 0, column: int = 0) -> None:
@@ -55,10 +55,10 @@ class RonError(EnnTrainerError, ValueError):
 
 
 class AgentError(EnnTrainerError, ValueError):
-    """A network that is not what `train(agent=...)` needs: every problem found, one a line.
+    """Custom network that does not fulfil the interface of `train(agent=...)`.
 
     Args:
-        *problems: One sentence for each problem; each begins with what it is about.
+        *problems: One sentence for each problem, which begins with its subject; one a line.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -70,23 +70,23 @@ class AgentError(EnnTrainerError, ValueError):
 
 
 class CheckpointError(EnnTrainerError, ValueError):
-    """A checkpoint that cannot be used: incomplete, damaged, or of another program."""
+    """Checkpoint that cannot be loaded: incomplete, damaged, or of another program."""
 
     def __str__(self) -> str:
         return "; ".join(line.strip() for line in super().__str__().splitlines())
 
 
 class ReplayError(EnnTrainerError, ValueError):
-    """A replay that cannot be written or read: damaged, too large, or another file."""
+    """Replay that cannot be written or read: damaged, too large, or not a replay."""
 
 
 class NotFiniteError(EnnTrainerError, ArithmeticError):
-    """A loss, gradient or weight that is NaN or infinite; the message has place and parameters."""
+    """Loss, gradient or weight that is NaN or infinite; the message has place and parameters."""
 
 
 class RankError(EnnTrainerError, RuntimeError):
-    """A process of a run of several that is lost, or differs from the others."""
+    """Another process of a run is lost, or differs from the others."""
 
 
 class ServerError(EnnTrainerError, RuntimeError):
-    """A server of a live game that does not listen any more."""
+    """Server of a live game that is no longer listening."""

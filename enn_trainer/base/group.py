@@ -1,7 +1,7 @@
-"""`Group`: the processes of a run, and what they exchange.
+"""`Group`: the processes of a run, and their communication.
 
-Messages are bytes of this project's own packing. Every rank calls the same methods in the same
-order.
+Messages are in the binary format of `entity_env.serialization.messages`. Every rank calls the same
+methods in the same order.
 """
 
 import time
@@ -21,7 +21,7 @@ from entity_env.serialization.messages import pack, unpack
 T = TypeVar("T")
 
 ALIVE_S = 1.0
-"""Time between two messages of a rank that works while others wait."""
+"""Time between two messages of a rank that works while other ranks wait."""
 
 
 class Group(ABC):
@@ -42,59 +42,59 @@ class Group(ABC):
 
     @abstractmethod
     def exchange(self, data: bytes, phase: str) -> list[bytes]:
-        """Return the bytes that each rank gave.
+        """Gather the bytes of all ranks.
 
         Args:
-            data: of this rank, of any length.
-            phase: what the run does, the same in all ranks, for messages.
+            data: bytes of this rank, of any length.
+            phase: name of the current phase, equal in all ranks, for messages.
         """
 
     @abstractmethod
     def exchange_slices(self, sent: Tensor, counts: Sequence[int]) -> Tensor:
-        """Return the rows that each rank gave to this one.
+        """Exchange rows between all ranks, and return the rows for this rank.
 
         Args:
             sent: (size, n, width), n rows for each rank.
-            counts: number of rows that each rank gives.
+            counts: number of rows that each rank sends.
 
         Returns:
             (sum of counts, width).
         """
 
     def begin(self, timeout_s: float, uses_gpu: bool) -> None:
-        """Take the settings of a run: the longest time to wait for a rank, and the device."""
+        """Apply the settings of a run: the maximal time to wait for a rank, and the device."""
         return
 
     def fail(self, error: BaseException) -> None:
-        """Tell the others that this rank ends by an error."""
+        """Notify the other ranks that this rank ends with an error."""
         return
 
     def leave_if_failed(self) -> None:
-        """Close the connections of a rank that failed, for the others to notice at once."""
+        """Close the connections of a failed rank, so that the other ranks detect it at once."""
         return
 
     def gather(self, value: T, phase: str) -> list[T]:
-        """Return the values that each rank gave, which are plain data."""
+        """Gather plain data of all ranks."""
         if self.size == 1:
             return [value]
         return [cast(T, unpack(data)) for data in self.exchange(pack(value), phase)]
 
     def send_to_leader(self, data: bytes, phase: str) -> list[bytes]:
-        """Return the bytes that each rank gave, at least one, in rank 0; nothing in the others."""
-        found = self.exchange(data, phase)
-        return found if self.leads else []
+        """Gather the bytes of all ranks, at least one each, in rank 0; return [] in the others."""
+        messages = self.exchange(data, phase)
+        return messages if self.leads else []
 
     def gather_shards(self, values: Sequence[T], phase: str) -> list[T]:
-        """Return the values of all shards, plain data, of those of each rank."""
-        return [value for of_rank in self.gather([*values], phase) for value in of_rank]
+        """Gather plain data of all shards, from the values of the shards of each rank."""
+        return [value for rank_values in self.gather([*values], phase) for value in rank_values]
 
-    def share(self, value: T, phase: str) -> T:
-        """Return the value of rank 0, plain data."""
+    def broadcast(self, value: T, phase: str) -> T:
+        """Broadcast plain data of rank 0."""
         return self.gather(value if self.leads else cast(T, None), phase)[0]
 
     def lead(self, work: Callable[[], T], phase: str) -> T:
-        """Let rank 0 work while the others wait, and return its result, as `together`."""
-        return self.together(lambda alive: work() if self.leads else cast(T, None), phase)[0]
+        """Run a function in rank 0 while the others wait, and broadcast its result."""
+        return self.together(lambda heartbeat: work() if self.leads else cast(T, None), phase)[0]
 
     def together(
         self,
@@ -103,14 +103,14 @@ class Group(ABC):
         ask: Callable[[], int] = lambda: 0,
         answer: Callable[[int], None] = lambda number: None,
     ) -> list[T]:
-        """Let each rank work at its own pace, and return the results of all, plain data.
+        """Run a function in each rank at its own pace, and gather the results, plain data.
 
         Args:
-            work: gets a function to call from time to time, which tells the others that it works;
-                it calls nothing else of the group.
-            phase: what it does.
-            ask: returns a number of this rank, such as that of a signal.
-            answer: gets such numbers of all ranks, the same ones in each.
+            work: function of a heartbeat, which it must call from time to time; it must not call
+                other methods of the group.
+            phase: name of the phase.
+            ask: returns a number of this rank, such as a signal number.
+            answer: called with the numbers of all ranks, equally in each rank.
 
         Raises:
             ConfigError: another rank failed with an error of this project or of an environment.
@@ -121,37 +121,37 @@ class Group(ABC):
         failures: dict[int, str] = {}
         last_s = time.monotonic()
 
-        def tell(told: list[Any] | None) -> None:
+        def exchange_status(status: list[Any] | None) -> None:
             nonlocal last_s
-            found: list[Any] = self.gather([ask(), told], phase)
+            answers: list[Any] = self.gather([ask(), status], phase)
             last_s = time.monotonic()
-            for rank, (number, one) in enumerate(found):
+            for rank, (number, status_of_rank) in enumerate(answers):
                 if number:
                     answer(number)
-                if one is not None:
-                    is_done, content = one
+                if status_of_rank is not None:
+                    is_done, content = status_of_rank
                     (results if is_done else failures)[rank] = content
             if failures:
                 raise ConfigError(*(f"rank {rank}: {why}" for rank, why in failures.items()))
 
-        def alive() -> None:
+        def heartbeat() -> None:
             if time.monotonic() - last_s >= ALIVE_S:
-                tell(None)
+                exchange_status(None)
 
         try:
-            result = work(alive)
+            result = work(heartbeat)
         except (EnnTrainerError, EntityEnvError) as error:
             if not failures and not isinstance(error, RankError):
                 with suppress(ConfigError):
-                    tell([False, str(error)])
+                    exchange_status([False, str(error)])
             raise
-        tell([True, result])
+        exchange_status([True, result])
         while len(results) < self.size:
-            tell(None)
+            exchange_status(None)
         return [results[rank] for rank in range(self.size)]
 
     def tree_sum(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        """Return the sum of the rows of all shards, as a balanced binary tree over their order.
+        """Sum the rows of all shards, as a balanced binary tree over their order.
 
         Each rank adds a slice of the columns.
 
@@ -169,12 +169,12 @@ class Group(ABC):
         padded = F.pad(rows, (0, width * self.size - num_columns))
         sent = padded.view(len(rows), self.size, width).transpose(0, 1).contiguous()
         total = tree_sum([*self.exchange_slices(sent, counts)], torch.add)
-        of_all = self.exchange_slices(total.repeat(self.size, 1, 1), [1] * self.size)
-        return of_all.flatten()[:num_columns]
+        totals = self.exchange_slices(total.repeat(self.size, 1, 1), [1] * self.size)
+        return totals.flatten()[:num_columns]
 
 
 class OneProcess(Group):
-    """Group of one process, which exchanges nothing."""
+    """Group of one process, without communication."""
 
     def exchange(self, data: bytes, phase: str) -> list[bytes]:
         """Return the bytes."""
@@ -190,7 +190,7 @@ ALONE = OneProcess()
 
 
 def tree_sum(terms: Sequence[T], add: Callable[[T, T], T]) -> T:
-    """Return the sum of the terms of all shards, as a balanced binary tree over their order."""
+    """Sum the terms of all shards, as a balanced binary tree over their order."""
     level = [*terms]
     while len(level) > 1:
         pairs = [add(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]

@@ -1,4 +1,4 @@
-"""`PPOAgent`, the protocol of networks that can be trained."""
+"""`PPOAgent`: the protocol of trainable networks."""
 
 import copy
 from collections import OrderedDict
@@ -21,7 +21,7 @@ from rogue_net.wiring import Wired
 class PPOAgent(Protocol):
     """Network for `train(agent=...)`: a `torch.nn.Module` with the interface of `RogueNet`.
 
-    `enn_trainer.check_agent` tests if a network is one.
+    `enn_trainer.check_agent` tests whether a network fulfils it.
     """
 
     def __call__(
@@ -33,7 +33,7 @@ class PPOAgent(Protocol):
         """Evaluate `actions`, or sample with `uniforms`, or take the most probable actions."""
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """Return the output of the value head alone: {"value": (B, 1)}."""
+        """Return the output of the value head only: {"value": (B, 1)}."""
 
     def update_input_stats(self, batch: EntityBatch) -> None:
         """Update the input statistics with a rollout, if the network has any."""
@@ -55,18 +55,18 @@ def frozen_copy(agent: Any, field: str) -> Any:
 
     Args:
         agent: the network.
-        field: the setting that asks for it, for messages.
+        field: the setting that requires the copy, for messages.
 
     Raises:
-        ConfigError: it cannot be copied.
+        ConfigError: the network cannot be copied.
     """
-    # The thirteen dicts for hooks of each module take half the time of a copy: most are empty.
+    # The 13 dicts for hooks in each module, mostly empty, take half the time of a copy.
     modules = agent.modules() if isinstance(agent, nn.Module) else ()
     dicts = (x for module in modules for x in vars(module).values() if isinstance(x, dict))
     memo = {id(empty): type(empty)() for empty in dicts if not empty and type(empty) in _DICTS}
     try:
         network: nn.Module = copy.deepcopy(agent, memo)
-    except Exception as error:  # of the user's own code, or of torch about it
+    except Exception as error:  # of the user's code, or of torch about it
         raise ConfigError(
             f"{field}: expected a network that copy.deepcopy can copy, got "
             f"{type(agent).__name__}: {error}; give it __deepcopy__, or leave {field} out"
@@ -75,7 +75,7 @@ def frozen_copy(agent: Any, field: str) -> Any:
 
 
 def device_of(agent: PPOAgent) -> torch.device:
-    """Return the device of an agent's parameters; the CPU for one without."""
+    """Return the device of an agent's parameters; the CPU without parameters."""
     network: Any = agent
     device: torch.device = next(network.parameters(), torch.empty(0)).device
     return device
@@ -83,7 +83,7 @@ def device_of(agent: PPOAgent) -> torch.device:
 
 @contextmanager
 def eval_mode(*agents: object) -> Iterator[None]:
-    """Put agents in eval mode, without dropout, and restore their mode afterwards."""
+    """Return a context with agents in eval mode; their modes are restored at its end."""
     with ExitStack() as stack:
         for agent in agents:
             if isinstance(agent, nn.Module):
@@ -93,7 +93,7 @@ def eval_mode(*agents: object) -> Iterator[None]:
 
 
 def rogue_nets(agent: Any) -> list[RogueNet]:
-    """Return all `RogueNet` modules in an agent; [] for a user's own network."""
+    """Return all `RogueNet` modules in an agent; [] for a custom network."""
     while isinstance(agent, Wired):
         agent = agent.network
     if type(agent) is RogueNetWithValueNet:

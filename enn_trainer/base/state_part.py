@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 StateDict: TypeAlias = Mapping[str, Any]
 """Tensors and plain data by name.
 
-Tensors that belong to a parameter of the agent, such as moments, are called PARAMETER/what.
+Tensors that belong to a parameter of the agent, such as optimizer moments, are named PARAMETER/key.
 """
 
 FILES = "files"
@@ -21,11 +21,11 @@ FILES = "files"
 
 
 class SavedNetwork(NamedTuple):
-    """Network that is a part of a state, beside the agent.
+    """Serialized network other than the agent in a state, such as a pool member.
 
     Attributes:
         config: configuration of its run, as RON.
-        spaces: its observation and action spaces, as RON.
+        spaces: observation and action spaces, as RON.
         weights: safetensors file.
     """
 
@@ -35,10 +35,10 @@ class SavedNetwork(NamedTuple):
 
 
 class SpaceChange(Protocol):
-    """Change of the observation and action spaces of a run, which its state follows.
+    """Change of the observation and action spaces of a run, to which its state is migrated.
 
     Attributes:
-        is_same_world: True if nothing but orders or settings change.
+        is_same_world: True if only orders or settings change.
     """
 
     is_same_world: bool
@@ -50,100 +50,100 @@ class SpaceChange(Protocol):
         """Return the new name of an argument of the environment."""
 
     def moments(self, state: StateDict) -> dict[str, Any]:
-        """Return the entries PARAMETER/what, rearranged like the parameters that they belong to.
+        """Return the entries PARAMETER/key, rearranged like their parameters.
 
-        Entries of parameters that no longer exist are left out.
+        Entries of removed parameters are left out.
         """
 
     def others(self, state: StateDict) -> dict[str, Any]:
         """Return the entries that belong to no parameter of the old agent."""
 
     def copy_of_agent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of a copy of the old agent, rearranged like those of the agent.
+        """Return the tensors of a copy of the old agent, rearranged like the agent's tensors.
 
         Args:
-            tensors: weights and buffers by name, of the old shapes; those of the copy may have
-                other values than the agent's.
+            tensors: weights and buffers by name, of the old shapes; values may differ from the
+                agent's.
 
         Returns:
-            Those of the new shapes. New names and entries begin like those of the new agent.
+            Tensors of the new shapes. New names and entries are initialised like the new agent's.
         """
 
     def network(self, name: str, saved: SavedNetwork) -> SavedNetwork | None:
-        """Return another network, upgraded by the rules of the agent.
+        """Upgrade another network like the agent.
 
         Args:
-            name: of the network, for the report.
-            saved: the network, perhaps of other spaces than the agent's.
+            name: name of the network, for the report.
+            saved: the network, which may have other spaces than the agent.
 
         Returns:
-            The network for the new spaces; None if it cannot be upgraded, as the report says.
+            The network for the new spaces; None if it cannot be upgraded, which is reported.
         """
 
 
 class StatePart(Protocol):
-    """Part of the state of a run. Derive from it to have the defaults of its methods.
+    """Base class of the parts of the state of a run.
 
     Plain data are None, bool, int, float, str, bytes, and lists and dicts of them; keys are str.
 
     Attributes:
-        is_restored: False for a part of which nothing has to be undone after a failed update, as it
-            changes between updates alone, or begins anew with new episodes.
+        is_restored: False for a part that need not be restored after a failed update, because it
+            only changes between updates, or is reset with new episodes.
     """
 
     is_restored: bool = True
 
     def state_dict(self) -> StateDict:
-        """Return tensors and plain data by name; by default, none. They need not be copies."""
+        """Return tensors and plain data by name, which need not be copies; by default, none."""
         return {}
 
     def files(self) -> Mapping[str, bytes]:
-        """Return contents that never change, by the names of their files; by default, none.
+        """Return immutable contents by file name; by default, none.
 
-        A save has a file for each, which it shares with earlier saves where the file system has
-        links. The same object each time is hashed once. `load_state_dict` gets the contents as the
-        entry `files`, by name.
+        A save has a file for each, which is shared with earlier saves if the file system supports
+        links. If the same object is returned each time, it is hashed once. `load_state_dict` gets
+        the contents as the entry `files`, by file name.
         """
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Replace the state by a saved one; by default, do nothing.
 
-        The part may keep the tensors and data that it gets. Tensors that are kept are on the device
-        to compute on. Entries that are missing get the values of a new part.
+        The part may retain the given tensors, which are on the device for computation, and data.
+        Missing entries get the values of a new part.
 
         Raises:
-            ValueError: an entry cannot be used; the message names it.
+            ValueError: an entry is invalid; the message names it.
         """
         return
 
     def snapshot(self) -> StateDict:
         """Return the entries that an update may change, which need not be copies.
 
-        By default, all of `state_dict`. It is called before each update.
+        Called before each update. By default, all entries of `state_dict`.
         """
         return self.state_dict()
 
     def restore(self, snapshot: StateDict) -> None:
-        """Go back to copies of the entries of `snapshot`, after a failed update.
+        """Restore copies of the entries of `snapshot` after a failed update.
 
-        By default, load them as a saved state, with the files that there are.
+        By default, load them as a saved state, with the current files.
         """
         files = self.files()
         self.load_state_dict({**snapshot, FILES: dict(files)} if files else snapshot)
 
     def begin_episodes(self, num_envs: int) -> None:
-        """Forget running episodes, as all environments begin new ones; by default, do nothing.
+        """Reset data of running episodes, as all environments begin new ones; by default, nothing.
 
         Args:
-            num_envs: number of environments that are learnt from.
+            num_envs: number of environments that are trained on.
         """
         return
 
     def join(self, group: "Group") -> None:
-        """Take the states of all ranks before a save, of which rank 0 has one; by default, nothing.
+        """Gather the state of all ranks before rank 0 saves; by default, do nothing.
 
-        Every rank calls it. What is the same in all ranks need not be joined.
+        Called in every rank. Data that is equal in all ranks need not be gathered.
 
         Args:
             group: the ranks of the run, which exchange plain data and tensors.
@@ -153,17 +153,17 @@ class StatePart(Protocol):
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
         """Return the state for other observation and action spaces.
 
-        By default entries called PARAMETER/what move with the parameter and others stay.
+        By default entries named PARAMETER/key follow the parameter, and other entries stay.
 
         Args:
             state: state of this part for the old spaces.
-            change: new names and places of actions and parameters.
+            change: new names and positions of actions and parameters.
         """
         return {**change.others(state), **change.moments(state)}
 
 
-class KeptPart(StatePart):
-    """State of a part that a run does not use, which its saves keep as it is."""
+class UnusedPart(StatePart):
+    """State of a part that the run does not use, which is saved unchanged."""
 
     is_restored = False
 
@@ -180,22 +180,22 @@ class KeptPart(StatePart):
         return files
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take the state."""
+        """Store the state."""
         self._state = dict(state)
 
 
 def full_state(part: StatePart) -> dict[str, Any]:
-    """Return the state of a part as `load_state_dict` takes it, with its files if it has any."""
+    """Return the state of a part for `load_state_dict`, including its files."""
     files = part.files()
     return {**part.state_dict(), **({FILES: dict(files)} if files else {})}
 
 
 def copied_state(state: StateDict, device: torch.device | None = None) -> dict[str, Any]:
-    """Return a copy of a state that shares no memory with it.
+    """Return a deep copy of a state.
 
     Args:
         state: tensors and plain data by name.
-        device: device of the copies; None for that of each tensor.
+        device: device of the copies; None for the device of each tensor.
     """
     return {
         name: value.detach().to(device or value.device, copy=True)
@@ -206,21 +206,21 @@ def copied_state(state: StateDict, device: torch.device | None = None) -> dict[s
 
 
 def with_prefix(name: str, state: StateDict) -> dict[str, Any]:
-    """Return the entries of a state as NAME/entry."""
+    """Return the entries of a state with the prefix NAME/."""
     return {f"{name}/{key}": value for key, value in state.items()}
 
 
 def without_prefix(name: str, state: StateDict) -> dict[str, Any]:
-    """Return the entries NAME/entry of a state as entry, without the others."""
+    """Return the entries of a state with the prefix NAME/, without this prefix."""
     start = f"{name}/"
     return {k.removeprefix(start): v for k, v in state.items() if k.startswith(start)}
 
 
 def check_plain(name: str, value: object) -> None:
-    """Raise if an entry of a state is not plain data that comes back as it was saved.
+    """Raise if an entry of a state is not plain data that survives a round trip.
 
     Raises:
-        ValueError: it is something else; the message names it.
+        ValueError: the value is not plain data; the message names it.
     """
     if type(value) is dict:
         for key, item in value.items():
@@ -241,7 +241,7 @@ def check_tensor(name: str, tensor: object, dtype: torch.dtype, shape: tuple[int
     """Raise if an entry of a state is not a tensor of this dtype and shape.
 
     Raises:
-        ValueError: it is something else; the message names it.
+        ValueError: the entry differs; the message names it.
     """
     if not isinstance(tensor, Tensor) or tensor.dtype != dtype or tensor.shape != shape:
         got = type(tensor).__name__

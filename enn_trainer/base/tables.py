@@ -1,4 +1,4 @@
-"""Tables: with borders on a terminal, aligned columns elsewhere."""
+"""Tables with borders on a terminal, and with aligned columns in files and pipes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from entity_env.spaces import ActionSpace, Entity, ObsSpace
 
 _WIDEST = 80
-"""Characters of the labels of a kind."""
+"""Maximal number of characters of the labels of a categorical feature."""
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -24,7 +24,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def in_bytes(size: int) -> str:
-    """Return a number of bytes with a unit, such as `3.2 MB`."""
+    """Format a number of bytes with a unit, such as `3.2 MB`."""
     value, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
@@ -41,13 +41,13 @@ def show_table(
     by_section: bool = False,
     heading: Sequence[str] = (),
 ) -> None:
-    """Print a table, nothing if it has no rows.
+    """Print a table; print nothing if it has no rows.
 
     Args:
         columns: names of the columns.
-        rows: a cell for each column; characters that cannot be shown are escaped.
+        rows: a cell for each column; characters that cannot be displayed are escaped.
         console: console to print to.
-        num_left: number of leading columns that are text; the others are numbers.
+        num_left: number of leading text columns; the other columns are numbers.
         by_section: True to separate rows with different first cells by a line, on a terminal.
         heading: lines above the table.
     """
@@ -60,13 +60,13 @@ def show_table(
         return
     from rich.table import Table
 
-    shown = Table()
+    table = Table()
     for i, column in enumerate(columns):  # long cells continue on the next line
-        shown.add_column(column, justify="left" if i < num_left else "right", overflow="fold")
+        table.add_column(column, justify="left" if i < num_left else "right", overflow="fold")
     for i, row in enumerate(rows):
         ends = by_section and i + 1 < len(rows) and rows[i + 1][0] != row[0]
-        shown.add_row(*row, end_section=ends)
-    console.print(shown, markup=False)
+        table.add_row(*row, end_section=ends)
+    console.print(table, markup=False)
 
 
 def show_records(
@@ -75,13 +75,13 @@ def show_records(
     num_left: int,
     optional: Sequence[str] = (),
 ) -> None:
-    """Print a table with a column for each key of some records.
+    """Print a table with a row for each record and a column for each key.
 
     Args:
-        records: values by column; None and False leave a cell empty.
+        records: values by column; None and False give an empty cell.
         console: console to print to.
-        num_left: number of leading columns that are text.
-        optional: columns that are left out if no record has a value.
+        num_left: number of leading text columns.
+        optional: columns that are omitted if no record has a value.
     """
     columns = [c for c in records[0] if c not in optional or any(r[c] is not None for r in records)]
     show_table(columns, [[_cell(r[c]) for c in columns] for r in records], console, num_left)
@@ -94,13 +94,13 @@ def _cell(value: object) -> str:
 
 
 def show_lines(lines: Iterable[str], console: "Console") -> None:
-    """Print lines of text; characters that cannot be shown are escaped."""
+    """Print lines of text; characters that cannot be displayed are escaped."""
     for line in lines:
         console.out(printable(line, console.encoding), highlight=False)
 
 
 def printable(text: str, encoding: str) -> str:
-    """Return text that an encoding has: with "+-" for "±", and escapes for other characters.
+    """Escape characters that an encoding lacks; "±" becomes "+-".
 
     Control characters are escaped too, as text from a file could move the cursor or set colours.
     """
@@ -113,9 +113,9 @@ def printable(text: str, encoding: str) -> str:
 
 
 def feature_texts(entity: "Entity") -> list[str]:
-    """Return the names of features, kinds with their labels: `color (red, green)`.
+    """Return the names of features, categorical ones with their labels: `color (red, green)`.
 
-    Labels that are too long for a line are truncated, with their number in front.
+    Labels that do not fit in a line are truncated, and preceded by their number.
     """
     texts = [*entity.features]
     for kind in entity.kinds:
@@ -129,7 +129,7 @@ def feature_texts(entity: "Entity") -> list[str]:
 def rows_of_spaces(
     obs_space: "ObsSpace", action_space: "Mapping[str, ActionSpace]"
 ) -> list[tuple[str, str]]:
-    """Return rows of names and contents: global features, entity types and actions."""
+    """Return rows of name and content for global features, entity types and actions."""
     rows = [("global", ", ".join(feature_texts(obs_space.global_entity)) or "no features")]
     for name, entity in obs_space.entities.items():
         rows.append((f"entity {name}", ", ".join(feature_texts(entity)) or "no features"))

@@ -1,4 +1,4 @@
-"""Hooks of users and of the trainer itself, called at fixed points of a run."""
+"""Callbacks: hooks that are called at fixed points of a run."""
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 

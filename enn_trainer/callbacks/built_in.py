@@ -1,4 +1,4 @@
-"""Callbacks of the trainer itself: tracking, progress and schedules."""
+"""Built-in callbacks: tracking, progress and schedules."""
 
 import math
 import time
@@ -16,6 +16,7 @@ from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
+from enn_trainer.experience.env_names import env_label
 from enn_trainer.experience.episodes import Measured
 from enn_trainer.runtime.exchange import Exchange
 from enn_trainer.runtime.spans import Spans
@@ -25,18 +26,18 @@ from entity_env.vec.vec_env import VecEnv
 from rogue_net.native.backend import advice
 
 MOST_NAMES = 8
-"""Entity types and actions that are named when a run begins."""
+"""Largest number of entity types and actions in the header of a run."""
 RETURNS = "returns"
-"""Name of the returns of a run in `State.memory`."""
+"""Key of the return history in `State.memory`."""
 
 
 class ProgressDisplay(Callback):
-    """Displays the progress of a run while it is shown.
+    """Displays the progress of a run within the context `shown`.
 
     Args:
-        manager: state manager of the run, whose messages are displayed.
-        numbers: has the durations of the phases of the last update.
-        evaluator: has the results of the last evaluation.
+        manager: State manager of the run, which also displays its messages.
+        numbers: Metrics with the durations of the phases of the last update.
+        evaluator: Evaluator with the results of the last evaluation.
     """
 
     def __init__(self, manager: StateManager, numbers: RunMetrics, evaluator: RunEvaluator) -> None:
@@ -48,11 +49,11 @@ class ProgressDisplay(Callback):
 
     @contextmanager
     def shown(self, episodes: str, random: Measured | None) -> Iterator[None]:
-        """Return a context in which the progress of the run is displayed.
+        """Display the progress of the run within this context.
 
         Args:
-            episodes: message on how episodes continue after a resume.
-            random: return of random play, if it was measured.
+            episodes: Message about how episodes continue after a resume.
+            random: Return of random play, if it was measured.
         """
         config, state, manager = self._manager.config, self._manager.state, self._manager
         if self._is_silent:
@@ -84,12 +85,12 @@ class ProgressDisplay(Callback):
             print(message) if self._progress is None else self._progress.say(message)
 
     def evaluating(self, suite: str, share: float) -> None:
-        """Display the share of a suite that is played, from 0 to 1."""
+        """Display the finished share of a suite, from 0 to 1."""
         if self._progress is not None:
             self._progress.evaluating(share)
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Display the progress of an update, and store the returns of the run in its state."""
+        """Display the metrics of an update, and store the return history in the state."""
         tags = {n: f"policy/{n}/normalised_entropy" for n in trainer.state.action_space}
         entropies = {n: metrics[tag] for n, tag in tags.items() if tag in metrics}
         line = ProgressLine(trainer.state.step, metrics, entropies, self._numbers.phases_ms)
@@ -112,20 +113,20 @@ class ProgressDisplay(Callback):
 
 
 def header(manager: StateManager) -> Iterator[str]:
-    """Yield lines that describe a run: world, network, machine and folder."""
+    """Yield lines that describe a run: environment, network, machine and folder."""
     config, state, folder = manager.config, manager.state, manager.checkpoint_dir
     named = [*state.obs_space.entities] or ["none"], [*state.action_space]
     types, actions = (
         ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
         for names in named
     )
-    yield f"{config.env.id}  entities: {types}  actions: {actions}"
+    yield f"{env_label(config.env.id)}  entities: {types}  actions: {actions}"
     parameters = list(state.agent.parameters())
     device = parameters[0].device.type if parameters else "cpu"
     processes = f"{config.rollout.processes} process{'es'[: 2 * (config.rollout.processes > 1)]}"
-    of_network = f"{sum(p.numel() for p in parameters):,} parameters on {device}"
+    network = f"{sum(p.numel() for p in parameters):,} parameters on {device}"
     where = "no saves" if folder is None else f"folder {folder}"
-    yield f"{of_network}  {processes}  seed {config.seed}  {where}"
+    yield f"{network}  {processes}  seed {config.seed}  {where}"
     if device == "cpu" and (missing := advice()) is not None:
         yield missing
 
@@ -139,19 +140,19 @@ def add_built_in(
     envs: VecEnv,
     exchange: Exchange,
 ) -> tuple[MetricsLog, Stopwatch, ProgressDisplay]:
-    """Add the callbacks of the trainer around those of the user: metrics are added before them.
+    """Register the built-in callbacks: metrics before, the other ones after the user's callbacks.
 
     Args:
-        callbacks: callbacks of the run.
-        manager: state manager of the run.
-        spans: timers of the run.
-        evaluator: evaluator of the run.
-        stack: closes the trackers.
-        envs: the environments.
-        exchange: what the processes of the run exchange.
+        callbacks: Callbacks of the run.
+        manager: State manager of the run.
+        spans: Timers of the run.
+        evaluator: Evaluator of the run.
+        stack: Stack that closes the trackers.
+        envs: The environments.
+        exchange: Exchange between the processes of the run.
 
     Returns:
-        Metrics, time and progress display of the run.
+        Metrics, stopwatch and progress display of the run.
     """
     log, watch = MetricsLog(manager), Stopwatch(manager.state)
     numbers = RunMetrics(manager, log, watch, spans, exchange)
@@ -176,7 +177,7 @@ def add_built_in(
 
 
 def newest_save_until(step: float, folder: Path | None) -> Path | None:
-    """Return the newest save in the folder of a run that is no later than a step."""
+    """Return the newest save in the folder of a run at or before a step."""
     paths = [] if folder is None else RunDir(folder).saved_paths()
     return next((path for path in paths if (step_of(path) or 0) <= step), None)
 
@@ -185,15 +186,15 @@ SAVE_SPANS_EVERY_S = 60.0
 
 
 class Tracking(Callback):
-    """Sends metrics, videos and replays to the trackers of a run, and saves its timers.
+    """Sends metrics, videos and replay pages to the trackers of a run, and saves its timers.
 
     Args:
-        track: the trackers.
-        folder: folder of the run, for the timers.
-        manager: knows if the folder is still that of this run.
-        log: metrics of the run.
-        spans: timers of the run.
-        evaluator: has the results of the last evaluation.
+        track: The trackers.
+        folder: Folder of the run, for the timers.
+        manager: State manager, which says whether this process still owns the folder.
+        log: Metrics of the run.
+        spans: Timers of the run.
+        evaluator: Evaluator with the results of the last evaluation.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class Tracking(Callback):
         self._saved_s = time.monotonic()
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Track the metrics of an update, and save the timers from time to time."""
+        """Track the metrics of an update, and save the timers periodically."""
         with self._spans.span("track"):
             self._log.record(metrics)
             self._track.write(trainer.state.step, metrics)
@@ -218,25 +219,25 @@ class Tracking(Callback):
             self.save_spans()
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Track the metrics, videos and replays of an evaluation."""
+        """Track the metrics, videos and replay pages of an evaluation."""
         self._log.record_eval(metrics, self._evaluator.evaluated_step)
         self._track.write(trainer.state.step, metrics)
         for name, suite in self._evaluator.results.items():
-            for what, path in ("video", suite.film), ("replay", suite.page):
+            for kind, path in ("video", suite.video), ("replay", suite.page):
                 if path is not None:
-                    tag = f"eval/{name}/{what}" if name else f"eval/{what}"
+                    tag = f"eval/{name}/{kind}" if name else f"eval/{kind}"
                     self._track.file(trainer.state.step, tag, path)
 
     def save_spans(self) -> None:
-        """Save the timers, unless the folder of the run was lost to another process."""
+        """Save the timers, if this process still owns the folder of the run."""
         if self._manager.owns_folder:
             self._spans.save(self._folder / "spans.json")
         self._saved_s = time.monotonic()
 
 
 class Schedules(Callback):
-    """Sets scheduled settings to their values at the step after an update."""
+    """Updates scheduled settings after each update."""
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Set the values."""
+        """Set the values at the current step."""
         follow_schedules(trainer.config, trainer.state)

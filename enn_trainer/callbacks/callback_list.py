@@ -1,4 +1,4 @@
-"""`Callbacks`: all callbacks of a run as one, with the states of those that have any."""
+"""`Callbacks`: the callbacks of a run, and their saved states."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +25,8 @@ P = ParamSpec("P")
 _STATES = "callbacks"
 
 
-def _of_each(hook: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
-    """Return a hook that calls a hook of every callback, in their order."""
+def _call_each(hook: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
+    """Return a hook that calls the same hook of every callback, in order."""
     name = hook.__name__
 
     def call(callbacks: Iterable[Callback], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -37,15 +37,15 @@ def _of_each(hook: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[
 
 
 class Callbacks(Callback):
-    """All callbacks of a run as one, in their order.
+    """Composite of all callbacks of a run.
 
     Args:
-        users: callbacks of the user.
+        users: Callbacks of the user.
 
     Attributes:
-        users: callbacks of the user.
-        first: callbacks that are called before them.
-        last: callbacks that are called after them.
+        users: Callbacks of the user.
+        first: Callbacks that are called before the user's.
+        last: Callbacks that are called after the user's.
     """
 
     def __init__(self, users: Sequence[Callback]) -> None:
@@ -61,7 +61,7 @@ class Callbacks(Callback):
             name = getattr(callback, "name", None)
             if not isinstance(name, str) or not name:
                 raise ValueError(
-                    f"callbacks: {callback!r} has a state_dict: expected a name as well"
+                    f"callbacks: expected a name for {callback!r}, which has a state_dict, got none"
                 )
             if name in self._stateful:
                 raise ValueError(f"callbacks: expected unique names, got {name!r} twice")
@@ -87,25 +87,25 @@ class Callbacks(Callback):
             memory[_STATES] = states
 
     def load_states(self, memory: Mapping[str, Any], say: Callable[[str], None]) -> None:
-        """Restore the states that `save_states` stored; `say` gets those without a callback."""
+        """Restore the states of `save_states`; `say` reports states without a callback."""
         for name, state in memory.get(_STATES, {}).items():
             if name in self._stateful:
                 self._stateful[name].load_state_dict(copy.deepcopy(state))
             else:
-                say(f"callbacks: there is none with the name {name!r}, its state is kept")
+                say(f"callbacks: no callback is named {name!r}; its saved state is kept")
 
     def on_minibatch(self, trainer: RunningTrainer, losses: Mapping[str, float]) -> None:
-        """Call the hook of every callback of the user."""
+        """Call the hook of the user's callbacks."""
         for callback in self.users:
             callback.on_minibatch(trainer, losses)
 
     def on_optimizer_step(self, trainer: RunningTrainer, stats: LossStats) -> None:
-        """Call `on_minibatch`, if anybody asks: it transfers the losses from the device."""
+        """Call `on_minibatch` if there are user callbacks: it transfers losses from the device."""
         if self.users:
             self.on_minibatch(trainer, stats.means())
 
     def on_train_end(self, trainer: RunningTrainer, error: BaseException | None) -> None:
-        """Call the hook of every callback, also if one of them raises."""
+        """Call the hook of every callback, even if one of them raises."""
         failed: BaseException | None = None
         for callback in self:
             try:
@@ -115,10 +115,10 @@ class Callbacks(Callback):
         if failed is not None:
             raise failed
 
-    on_restore = _of_each(Callback.on_restore)
-    on_train_start = _of_each(Callback.on_train_start)
-    on_update_start = _of_each(Callback.on_update_start)
-    on_rollout_end = _of_each(Callback.on_rollout_end)
-    on_update_end = _of_each(Callback.on_update_end)
-    on_eval_end = _of_each(Callback.on_eval_end)
-    on_checkpoint = _of_each(Callback.on_checkpoint)
+    on_restore = _call_each(Callback.on_restore)
+    on_train_start = _call_each(Callback.on_train_start)
+    on_update_start = _call_each(Callback.on_update_start)
+    on_rollout_end = _call_each(Callback.on_rollout_end)
+    on_update_end = _call_each(Callback.on_update_end)
+    on_eval_end = _call_each(Callback.on_eval_end)
+    on_checkpoint = _call_each(Callback.on_checkpoint)

@@ -1,8 +1,8 @@
-"""Learning diagnostics: signs that a run does not learn, each of which it warns of once.
+"""Learning diagnostics: warnings, once each, about signs that a run does not learn.
 
-A run is cut into windows, see `window_frames`. Sums over the rollouts of a window, and over the
-whole run, are functions of the rollouts; notices are functions of these sums. The sums are plain
-data in `State.memory`, so that a resumed run has the same notices at the same steps.
+A run is divided into windows, see `window_frames`. Rules judge sums over the rollouts of windows
+and of the whole run. The sums are plain data in `State.memory`, so that a resumed run has the same
+notices at the same steps.
 """
 
 import math
@@ -25,7 +25,7 @@ from enn_trainer.callbacks.learning_sums import (
     forget_late,
     late_part,
     new_sums,
-    note_best,
+    record_best,
     run_sums,
     update_sums,
     updated_constants,
@@ -37,22 +37,22 @@ from enn_trainer.runtime.spans import Spans
 from entity_env.spaces import ObsSpace
 
 NOTICES = "notices"
-"""Name of the sums and of the keys of earlier notices in `State.memory`."""
+"""Key of the sums and of the keys of earlier notices in `State.memory`."""
 WINDOWS_OF_RUN = 20
 LEAST_WINDOW, MOST_WINDOW = 3_000, 1_000_000
-"""Frames of a window: a twentieth of `total_timesteps`, within these limits.
+"""Limits of the frames of a window, which is a twentieth of `total_timesteps`.
 
-Fewer frames say nothing about a policy; in runs that are meant to be ended by hand, of which
-`total_timesteps` says nothing, notices come after a few million frames.
+Fewer frames are too noisy to judge a policy; the upper limit gives notices after a few million
+frames to runs that are stopped by hand, with a huge `total_timesteps`.
 """
 LEAST_UPDATES = 2
-"""Fewest updates of a window, as a policy changes only between them."""
+"""Least number of updates of a window, because a policy changes only between updates."""
 EXAMINE_EVERY = 2048
-"""Frames between rollouts with examined choices and features: small rollouts are not all examined,
-as that would take more than one percent of their time. Rewards, episodes and numbers of actors are
+"""Number of frames between rollouts with examined choices and features: to examine all small
+rollouts would take more than one percent of the time. Rewards, episodes and numbers of actors are
 summed over all rollouts."""
 KEPT_KLS = 32
-"""Updates whose KL divergence is kept."""
+"""Number of updates with a stored KL divergence."""
 
 
 def window_frames(total_timesteps: float) -> float:
@@ -64,8 +64,8 @@ def is_examined(step: int, num_frames: int) -> bool:
     """Return True if choices and features of a rollout are examined.
 
     Args:
-        step: frames of the run before the rollout.
-        num_frames: frames of the rollout.
+        step: Frames of the run before the rollout.
+        num_frames: Frames of the rollout.
     """
     return (step + num_frames) // EXAMINE_EVERY > step // EXAMINE_EVERY
 
@@ -83,7 +83,7 @@ def new_memory() -> dict[str, Any]:
 
 
 def restored(saved: object) -> dict[str, Any]:
-    """Return the memory of a save, that of a new run if it is none; files may contain anything."""
+    """Return the memory of a save, or the memory of a new run if the value is invalid."""
     memory = new_memory()
     saved = {"kls": [], **saved} if isinstance(saved, dict) else {}  # earlier releases have no kls
     if saved.keys() != memory.keys():
@@ -110,18 +110,18 @@ def _has_finite_values(saved: object) -> bool:
 
 
 class LearningDiagnostics(RolloutCallback):
-    """Warns once of each sign that a run does not learn, and writes a row about it.
+    """Warns once about each sign that a run does not learn, and writes it to the metrics.
 
     Args:
-        state: state of the run.
-        write: writes a notice to the metrics: step, key, text and page.
-        say: prints a line.
-        spans: timers of the run.
-        num_sides: number of sides of a match, 1 for an environment.
-        group: processes of the run.
-        obs_space: observation space of the environments, which says what features are constant on
-            purpose; by default that of the state.
-        newest_save: returns the newest save that is no later than a step, if one is left.
+        state: State of the run.
+        write: Writes a notice to the metrics: step, key, text and page.
+        say: Prints a line.
+        spans: Timers of the run.
+        num_sides: Number of sides of a match, 1 for an environment.
+        group: Processes of the run.
+        obs_space: Observation space of the environments, which declares intentionally constant
+            features; the observation space of the state by default.
+        newest_save: Returns the newest save at or before a step, or None.
     """
 
     def __init__(
@@ -142,12 +142,12 @@ class LearningDiagnostics(RolloutCallback):
         self._newest_save = newest_save
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Add the rollout to the sums, and judge the update and a window that is complete."""
+        """Add the rollout to the sums, and judge the update and a completed window."""
         rollout = self.take_rollout()
         state, config, memory = trainer.state, trainer.config, self._memory
         with self._spans.span("track"):
             late_frames = late_part(state.step, rollout.num_frames, config.total_timesteps)
-            if not late_frames:  # a run that now goes on for longer has its last fifth ahead
+            if not late_frames:  # the last fifth of an extended run has not started
                 forget_late(memory["whole"])
             self._add(rollout, state, update_sums(metrics, [*state.action_space], late_frames))
 
@@ -155,7 +155,7 @@ class LearningDiagnostics(RolloutCallback):
             rules, run = [*UPDATE_RULES], memory["window"]["run"]
             least = window_frames(config.total_timesteps)
             if run["frames"] >= least and run["updates"] >= LEAST_UPDATES:
-                note_best(memory["whole"], memory["window"], state.step)
+                record_best(memory["whole"], memory["window"], state.step)
                 memory["windows"] = [*memory["windows"], memory["window"]][-PATIENCE:]
                 memory["window"] = new_sums()
                 rules += WINDOW_RULES if len(memory["windows"]) >= FACT_WINDOWS else ()
@@ -184,7 +184,7 @@ class LearningDiagnostics(RolloutCallback):
                 memory["kls"] = [*memory["kls"], kl][-KEPT_KLS:]
 
     def _add(self, rollout: Rollout, state: State, update: Sums) -> None:
-        """Add the sums of a rollout and of the metrics of its update to those of the run."""
+        """Add the sums of a rollout and of the metrics of its update to the sums of the run."""
         memory, sums = self._memory, run_sums(rollout)
         if is_examined(state.step - rollout.num_frames, rollout.num_frames):
             shards = [
@@ -192,7 +192,7 @@ class LearningDiagnostics(RolloutCallback):
                     choice_sums(shard, state.action_space),
                     updated_constants(memory["constants"], shard.batch, state.obs_space),
                 )
-                for shard in rollout.of_shards
+                for shard in rollout.shard_rollouts
             ]
             shards = self._group.gather_shards(shards, "notices")
             for choices, _ in shards:

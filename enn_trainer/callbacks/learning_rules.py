@@ -1,7 +1,7 @@
-"""Rules of learning diagnostics: signs that a run does not learn, each with its notice.
+"""Rules of learning diagnostics: signs that a run does not learn.
 
-A rule is a function that yields notices of `Evidence`. To add one, write it and add it to
-`UPDATE_RULES` or `WINDOW_RULES`.
+A rule is a function of `Evidence` that yields notices; register it in `UPDATE_RULES` or
+`WINDOW_RULES`.
 """
 
 import math
@@ -25,46 +25,46 @@ from enn_trainer.callbacks.learning_sums import (
 from entity_env.spaces import GLOBAL
 
 PAGE = "docs/it-does-not-learn.md"
-"""The page that explains each notice, under a heading with the anchor of the notice."""
+"""Page with the explanations; each notice has the anchor of a heading."""
 
 GIVEN_UP = 0.1
-"""Frequency of a choice, relative to uniform choices, below which the policy gave it up. Some runs
-that learn never need it: there have to be other signs that they do not."""
+"""Frequency of a choice, relative to uniform choices, below which the policy gave it up. Some
+successful policies never use it: other signs are required as well."""
 LEAST_EXPECTED = 50.0
-"""Smallest expected count of a choice under uniform choices in a window to judge it."""
+"""Least expected count of a choice under uniform choices to judge it in a window."""
 UNDECIDED = 0.5 * math.log(2)
-"""Entropy in nats from which a policy counts as undecided: half that of two equal choices."""
+"""Least entropy of an undecided policy in nats: half the entropy of two equal choices."""
 SAME_EVERYWHERE = 0.85
-"""Share of the entropy of all choices together that is left in single frames, from which the policy
-counts as the same in all frames. In a policy that depends on the frame the share is smaller."""
+"""Least ratio of the entropy in single frames to the entropy of all choices together of a policy
+that is the same in all frames. A policy that depends on the frame has a smaller ratio."""
 MISLED = -0.1
-"""Largest explained variance at which values are worse than their mean, other than by luck."""
+"""Largest explained variance of values that are significantly worse than their mean."""
 SAME_RETURNS = 100
-"""Fewest episodes with equal returns to call returns constant."""
+"""Least number of episodes with equal returns to call returns constant."""
 LONG_EPISODE = 1_000
-"""Steps of a running episode from which it is remarkable that none ever ended: longer episodes than
-in most environments."""
+"""Least length of a running episode to warn that no episode ends, in steps: longer than episodes of
+most environments."""
 IDLE = 0.9
-"""Share of frames without actors from which most of a run is wasted. In a game of four sides that
-take turns, three quarters of the frames have none."""
+"""Least share of frames without actors for a warning. In a game of four sides that take turns,
+three quarters of the frames have no actors."""
 UNDECIDED_SHARE = 0.8
-"""Share of the largest entropy above which a policy is undecided at the end of a run."""
+"""Share of the maximum entropy above which a policy is undecided at the end of a run."""
 LARGE = 10.0
-"""Multiple of the median of the updates before from which a KL divergence is large."""
+"""Least multiple of the median of previous updates of a large KL divergence."""
 LEAST_KLS = 8
-"""Fewest updates with a known KL divergence to judge by their median."""
+"""Least number of updates for a median of KL divergences."""
 LEAST_KL = 0.05
-"""Smallest KL divergence that counts as large."""
+"""Least value of a large KL divergence."""
 MOST_LISTED = 5
 
 
 class Notice(NamedTuple):
-    """Sign that a run does not learn.
+    """Warning about a sign that a run does not learn.
 
     Attributes:
-        key: unique name; a run warns once for each key.
-        text: the sign and its meaning, in one line.
-        anchor: anchor of the heading in `PAGE`.
+        key: Unique key; a run warns once for each key.
+        text: The sign and its meaning, in one line.
+        anchor: Anchor of the heading in `PAGE`.
     """
 
     key: str
@@ -73,7 +73,7 @@ class Notice(NamedTuple):
 
     @property
     def page(self) -> str:
-        """The page and the heading that explain the notice."""
+        """Page and anchor of the explanation."""
         return f"{PAGE}#{self.anchor}"
 
 
@@ -84,10 +84,9 @@ Rule: TypeAlias = Callable[[Evidence], Iterator[Notice]]
 
 
 def constant_returns(e: Evidence) -> Iterator[Notice]:
-    """Yield a notice if the reward was always zero, or, in the end, if all returns were equal.
+    """Yield a notice if the reward was always 0, or, after `PATIENCE` windows, the return constant.
 
-    The latter is a notice later: a policy may have to learn what ends an episode badly before the
-    first one ends well.
+    The latter needs patience, because a policy may first have to learn to avoid early failures.
     """
     run = e.run
     if run.get("reward.min") == run.get("reward.max") == 0:
@@ -99,15 +98,15 @@ def constant_returns(e: Evidence) -> Iterator[Notice]:
     elif len(e.windows) >= PATIENCE and not e.return_range and run["episodes"] >= SAME_RETURNS:
         yield Notice(
             "return",
-            f"the return was {run['return.min']:.3g} in all {run['episodes']:,.0f} episodes: no "
-            "choice made a difference so far; reward progress in the environment, or let it try "
-            "more, ppo.ent_coef=0.5",
+            f"the return was {run['return.min']:.3g} in all {run['episodes']:,.0f} episodes, for "
+            "all choices so far; reward progress in the environment, or explore more with "
+            "ppo.ent_coef=0.5",
             "a-return-that-is-always-the-same",
         )
 
 
 def endless_episodes(e: Evidence) -> Iterator[Notice]:
-    """Yield a notice if no episode ended so far."""
+    """Yield a notice if no episode has ended."""
     if not e.run["episodes"] and e.longest >= LONG_EPISODE:
         yield Notice(
             "episodes",
@@ -118,28 +117,28 @@ def endless_episodes(e: Evidence) -> Iterator[Notice]:
 
 
 def late_rounds(e: Evidence) -> Iterator[Notice]:
-    """Yield a notice if an episode held up a round of episodes for the last windows."""
+    """Yield a notice if a long episode has delayed a round of episodes for the last windows."""
     late, (frames, episodes) = e.rounds.rounds.late, e.rounds.waited
     if late and frames >= e.latest["frames"] and e.longest >= LONG_EPISODE:
         names = ", ".join(map(str, late[:MOST_LISTED])) + ", ..." * (len(late) > MOST_LISTED)
         yield Notice(
             "rounds",
-            f"environment {names}: no episode has ended in {frames:,} frames, in which "
-            f"{episodes:,} of other environments ended; the longest one has run for "
-            f"{e.longest:,.0f} steps and holds up a round: bounds of lessons and of stop, and "
-            "ratings, wait for it",
+            f"environment {names}: no episode has ended in {frames:,} frames, while "
+            f"{episodes:,} ended in other environments; the longest one has run for "
+            f"{e.longest:,.0f} steps and delays a round: curriculum stages, conditions of stop, "
+            "and ratings wait for it",
             "an-episode-that-never-ends",
         )
 
 
 def idle_frames(e: Evidence) -> Iterator[Notice]:
-    """Yield a notice if hardly any frame has actors."""
+    """Yield a notice if most frames have no actors."""
     run = e.run
     if run["examined"] and run["idle"] >= IDLE * run["examined"]:
         yield Notice(
             "actors",
-            f"nobody may act in {run['idle'] / run['examined']:.0%} of the frames, which teach "
-            "values alone",
+            f"{run['idle'] / run['examined']:.0%} of the frames have no actors: they train only "
+            "the value function",
             "frames-without-actors",
         )
 
@@ -148,7 +147,7 @@ def idle_frames(e: Evidence) -> Iterator[Notice]:
 
 
 def choices_given_up(e: Evidence) -> Iterator[Notice]:
-    """Yield notices of choices that the policy gave up while the return is flat."""
+    """Yield notices of choices that the policy gave up while the return does not rise."""
     if math.isnan(e.flat_return):
         return
     run = e.recent["run"]
@@ -160,21 +159,21 @@ def choices_given_up(e: Evidence) -> Iterator[Notice]:
         if not lost or not policy.get("choosing") or total <= 0:
             continue
 
-        # Entropy of single frames, and of the frequencies of all choices: the latter is larger if
-        # the policy depends on the frame.
+        # Entropy in single frames, and entropy of the marginal frequencies of choices: the latter
+        # is larger if the policy depends on the frame.
         entropy = policy["entropy"] / policy["choosing"]
         marginal = -sum(n / total * math.log(n / total) for n in counts.values() if n > 0)
         is_same = entropy >= SAME_EVERYWHERE * marginal
         is_random = is_same and entropy >= UNDECIDED
-        # To give the choice up may have had the best return so far: no better one is needed if
-        # neither the policy nor the values know one frame from another.
+        # Giving up the choice may be optimal, unless neither the policy nor the values depend on
+        # the frame.
         is_blind = is_same or e.nothing_learnt or e.explains_nothing
         if (e.is_stuck and is_blind) or (is_random and is_misled):
             times, decisions = sum(counts[name] for name in lost), policy["choosing"]
             yield Notice(
                 f"choice/{action}",
                 f"{action}: {_listed([name for name in space.labels if name in lost])} legal, but "
-                f"taken {times:,.0f} times in {decisions:,.0f} decisions, and the return does not "
+                f"chosen {times:,.0f} times in {decisions:,.0f} decisions, and the return does not "
                 f"rise ({e.flat_return:.3g}, best episode {e.run['return.max']:.3g}): the policy "
                 "gave up a choice",
                 "a-choice-that-is-never-taken",
@@ -182,15 +181,15 @@ def choices_given_up(e: Evidence) -> Iterator[Notice]:
         if is_random:
             yield Notice(
                 f"entropy/{action}",
-                f"{action}: the entropy, {entropy:.3g}, is that of {math.exp(entropy):.1f} choices "
-                f"of {len(space.labels)}, the same in all frames, and the return does not rise "
-                f"({e.flat_return:.3g}): the policy chooses at random among what is left",
+                f"{action}: the entropy, {entropy:.3g}, equals a uniform choice among "
+                f"{math.exp(entropy):.1f} of {len(space.labels)} in all frames, and the return "
+                f"does not rise ({e.flat_return:.3g}): the policy is random among these choices",
                 "an-entropy-of-fewer-choices",
             )
 
 
 def given_up(window: Sums, action: str) -> set[str]:
-    """Return the labels of an action that are legal and hardly taken."""
+    """Return the labels of an action that are legal but rarely chosen."""
     counts = window.get(f"taken/{action}", {})
     return {
         label
@@ -200,10 +199,10 @@ def given_up(window: Sums, action: str) -> set[str]:
 
 
 def unexplained_values(e: Evidence) -> Iterator[Notice]:
-    """Yield a notice if the value function explains nothing while the return is flat.
+    """Yield a notice if the value function explains nothing while the return does not rise.
 
-    Returns that are almost the best are noise: values that explain nothing of these are no fault.
-    Of returns that are all equal, which is a notice of its own, there is nothing to explain.
+    There is no notice near the best return, where differences of returns are noise, and for equal
+    returns, which have a notice of their own.
     """
     if not e.is_stuck or not e.return_range or not e.explains_nothing:
         return
@@ -219,19 +218,19 @@ def unexplained_values(e: Evidence) -> Iterator[Notice]:
 
 
 def actions_never_offered(e: Evidence) -> Iterator[Notice]:
-    """Yield a notice for each action that had no actors in a run that learnt nothing."""
+    """Yield a notice for each action without actors in a run that has learned nothing."""
     actors = e.whole.get("actors", {})
     for action in actors if e.nothing_learnt and any(actors.values()) else ():
         if not actors[action]:
             yield Notice(
                 f"offered/{action}",
-                f"{action}: no entity could take this action in all {e.run['frames']:,.0f} frames",
+                f"{action}: no entity could take this action in {e.run['frames']:,.0f} frames",
                 "frames-without-actors",
             )
 
 
 def constant_features(e: Evidence) -> Iterator[Notice]:
-    """Yield a notice for each entity type with constant features in a run that learnt nothing."""
+    """Yield a notice for each entity type with constant features in a run that learned nothing."""
     types = {**e.obs_space.entities, GLOBAL: e.obs_space.global_entity}
     for name, entity in types.items() if e.nothing_learnt else ():
         texts = constants_as_text(e.constants.get(name, {}), entity)
@@ -242,45 +241,44 @@ def constant_features(e: Evidence) -> Iterator[Notice]:
         more = ", ..." if len(texts) > MOST_LISTED else ""
         yield Notice(
             f"feature/{name}",
-            f"{subject}: {_listed(list(texts))} the same in every row of "
-            f"{e.run['examined']:,.0f} frames ({values}{more}): there is nothing to learn from "
-            "that",
+            f"{subject}: {_listed(list(texts))} constant in {e.run['examined']:,.0f} frames "
+            f"({values}{more}): nothing can be learned from a constant feature",
             "a-feature-that-never-varies",
         )
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return names and the verb: `a is`, `a and b are`, `a, b, ... are`."""
+    """Return names with the verb: `a is`, `a and b are`, `a, b, ... are`."""
     if len(names) > MOST_LISTED:
         return f"{', '.join(names[:MOST_LISTED])} and {len(names) - MOST_LISTED} more are"
     first = ", ".join(names[:-1])
     return f"{first} and {names[-1]} are" if first else f"{names[-1]} is"
 
 
-# -- Updates that go wrong: each notice names one setting to type ------------------------------
+# -- Faulty updates: each notice names a setting to change -------------------------------------
 
 
 def large_gradients(e: Evidence) -> Iterator[Notice]:
-    """Yield a notice if the gradients of most steps are far above their limit."""
+    """Yield a notice if the gradient norms of most steps are far above their limit."""
     run, ppo = e.latest, e.config.ppo
     share = run.get("steep.sum", 0.0) / run["updates"]
     if share <= 0.5:
         return
-    cure = "ppo.vf_coef=0.05 lets values count less"
+    cure = "reduce the weight of the value loss with ppo.vf_coef=0.05"
     if not ppo.value_norm and ppo.value_loss != "hl_gauss":
-        cure = "ppo.value_norm=true learns returns of any size, in a new run"
+        cure = "normalize returns with ppo.value_norm=true in a new run"
     yield Notice(
         "gradient",
         f"the norm of the gradient was above {LARGE_NORM:g} times optim.max_grad_norm="
         f"{e.config.optim.max_grad_norm:g} in {share:.0%} of the steps of the last "
         f"{run['frames']:,.0f} frames, {run.get('norm.sum', 0.0) / run['updates']:.3g} on average: "
-        f"the largest loss leaves nothing of the others; {cure}",
+        f"the largest loss dominates the others; {cure}",
         "gradients-far-above-their-limit",
     )
 
 
 def unreachable_returns(e: Evidence) -> Iterator[Notice]:
-    """Yield a notice if clipped values cannot have reached the returns yet, and explain nothing."""
+    """Yield a notice if clipped values cannot have reached the returns yet and explain nothing."""
     ppo, run = e.config.ppo, e.latest
     if not ppo.clip_vloss or ppo.value_norm or not run["explained.count"]:
         return
@@ -291,52 +289,51 @@ def unreachable_returns(e: Evidence) -> Iterator[Notice]:
     if abs(mean) > reach and run["explained.sum"] <= UNEXPLAINED * run["explained.count"]:
         yield Notice(
             "reach",
-            f"values cannot reach the returns, {mean:.3g} on average: ppo.clip_vloss lets them "
-            f"move by {clip:g} in an update, {reach:.3g} so far, and they explain nothing "
-            f"(explained variance {explained:.2g}); ppo.value_norm=true learns returns of any "
-            "size, in a new run",
+            f"values cannot reach the returns, {mean:.3g} on average: ppo.clip_vloss limits their "
+            f"change to {clip:g} per update, {reach:.3g} so far, and they explain nothing "
+            f"(explained variance {explained:.2g}); normalize returns with ppo.value_norm=true "
+            "in a new run",
             "values-that-cannot-reach-the-returns",
         )
 
 
 def return_lost(e: Evidence) -> Iterator[Notice]:
-    """Yield a notice if the return was high, and was far lower in the last windows."""
+    """Yield a notice if the return was high, and is far lower in the last windows."""
     means = [mean_return(window) for window in e.windows[-FACT_WINDOWS:]]
     if e.num_sides > 1 or "best" not in e.whole or not all(is_lost(x, e.whole) for x in means):
         return
     best, first = e.whole["best"]["return"], e.whole["first"]["return"]
     save = e.newest_save(e.whole.get("held", {}).get("step", 0.0))
-    held = f"{save} is from before" if save else "no save is left from before"
-    cure = "optim.anneal_lr=true lets the steps become smaller"
+    held = f"{save} is an earlier save" if save else "no earlier save is left"
+    cure = "anneal the learning rate with optim.anneal_lr=true"
     if e.config.optim.anneal_lr:
-        cure = f"optim.lr={float(e.config.optim.lr) / 4:.2g} makes smaller steps"
+        cure = f"reduce the learning rate with optim.lr={float(e.config.optim.lr) / 4:.2g}"
     yield Notice(
         "collapse",
-        f"the return was {best:.3g} and fell to {means[-1]:.3g} (at first {first:.3g}): what "
-        f"was learnt is lost; {held}; {cure}",
+        f"the return fell from {best:.3g} to {means[-1]:.3g} (initially {first:.3g}): the policy "
+        f"has collapsed; {held}; {cure}",
         "a-return-that-is-lost-again",
     )
 
 
 def large_step(e: Evidence) -> Iterator[Notice]:
-    """Yield a notice if an update moved the policy much further than the updates before it."""
+    """Yield a notice if an update changed the policy much more than previous updates."""
     before = e.kls
     if len(before) < LEAST_KLS or not e.kl >= max(LEAST_KL, LARGE * statistics.median(before)):
         return
-    cure = "ppo.target_kl=0.03 ends an update before it goes that far"
+    cure = "stop updates early with ppo.target_kl=0.03"
     if e.config.ppo.target_kl is not None:
-        cure = f"optim.lr={float(e.config.optim.lr) / 4:.2g} makes smaller ones"
+        cure = f"reduce the learning rate with optim.lr={float(e.config.optim.lr) / 4:.2g}"
     yield Notice(
         "kl",
-        f"one update moved the policy by a KL divergence of {e.kl:.2g}, the median of the updates "
-        f"before is {statistics.median(before):.2g}: such a step can undo what was learnt; "
-        f"{cure}",
+        f"an update changed the policy by a KL divergence of {e.kl:.2g}, the median of previous "
+        f"updates is {statistics.median(before):.2g}: such a step can destroy the policy; {cure}",
         "steps-that-are-too-large",
     )
 
 
 def undecided_policy(e: Evidence) -> Iterator[Notice]:
-    """Yield a notice for each action that is undecided in the last fifth of the run."""
+    """Yield a notice for each action with a high entropy in the last fifth of the run."""
     least = max(LEAST_LATE, (1 - LATE) / 2 * e.config.total_timesteps)
     for kind, sums in e.whole.items() if e.num_sides == 1 else ():
         action = kind.removeprefix("late/")
@@ -347,7 +344,7 @@ def undecided_policy(e: Evidence) -> Iterator[Notice]:
             yield Notice(
                 f"late/{action}",
                 f"{action}: the entropy is {share:.0%} of its maximum in the last fifth of the "
-                "run: the policy has not decided; type a smaller entropy bonus, "
+                "run: the policy is undecided; reduce the entropy bonus with "
                 f"ppo.ent_coef={float(e.config.ppo.ent_coef) / 10:g}",
                 "an-entropy-that-stays-at-its-maximum",
             )
@@ -360,4 +357,4 @@ WINDOW_RULES: Sequence[Rule] = (
     *(choices_given_up, unexplained_values, actions_never_offered, constant_features),
     *(large_gradients, unreachable_returns, return_lost),
 )
-"""Rules for each complete window, from the one with number `FACT_WINDOWS` on."""
+"""Rules for each complete window, from window number `FACT_WINDOWS` on."""

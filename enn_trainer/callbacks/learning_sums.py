@@ -1,4 +1,4 @@
-"""Sums over rollouts and updates, and what they say: the evidence of learning diagnostics."""
+"""Sums over rollouts and updates: the evidence for learning diagnostics."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,55 +21,55 @@ from entity_env.vec.vec_obs import Metric
 from rogue_net.ragged import EntityBatch, to_device
 
 Sums: TypeAlias = dict[str, dict[str, float]]
-"""Sums over rollouts by kind and name; names that end in ".min" and ".max" are extremes instead.
+"""Sums over rollouts by kind and name; names that end in ".min" and ".max" are extremes.
 
 - `run`: frames, updates, examined (frames with examined choices and features), idle (examined
   frames without actors), episodes, return.sum, length.sum, explained.sum and explained.count (of
   explained variances), return.min, return.max, reward.min, reward.max, and running.max (steps of
   the longest running episode). Sums over updates: steep.sum (share of steps with large gradient
-  norms), norm.sum (gradient norm) and target.sum (mean of the returns that the values learn).
+  norms), norm.sum (gradient norm) and target.sum (mean of the value targets).
 - `actors`: by action.
 - `policy/<action>`: choosing (actors with several legal choices) and their entropy.
 - `chance/<action>`, `taken/<action>`: by label, the expected count under uniform choices, and the
   actual count.
 - `late/<action>`: frames in the last fifth of the run, share.sum (their normalised entropy).
-- `first`, `best`, `held`: see `note_best`.
+- `first`, `best`, `held`: see `record_best`.
 """
 
 COUNTS = (
     *("frames", "updates", "examined", "idle", "episodes", "return.sum", "length.sum"),
     *("explained.sum", "explained.count"),
 )
-"""Names of the kind "run" that every window has."""
+"""Names of the kind "run" in every window."""
 MOST_LABELS = 64
-"""Most labels of an action that is examined, as every save has numbers for each label."""
+"""Largest number of labels of an examined action, because saves store numbers for each label."""
 LATE = 0.8
-"""Share of a run from which its policy should have decided."""
+"""Share of a run after which the policy should be decided."""
 LEAST_LATE = 3_000
-"""Fewest frames of that part of a run to judge the policy."""
+"""Least number of frames of that part of a run to judge the policy."""
 LOST = 0.5
 """Share of the rise of the return that is lost in a collapse."""
 LEAST_FALL = 0.25
-"""Smallest fall of the mean return in a collapse, as a share of the range of episode returns."""
+"""Least fall of the mean return in a collapse, as a share of the range of episode returns."""
 LEAST_EPISODES = 10
-"""Fewest episodes that end in a window to estimate its mean return."""
+"""Least number of finished episodes in a window to estimate its mean return."""
 PATIENCE = 8
-"""Windows, two fifths of the run, for which a sign in the learning has to last: the return of runs
-in `Minefield` that learn in the end does not rise in their first quarter."""
+"""Number of windows (two fifths of the run) to judge learning: the return of successful runs in
+`Minefield` does not rise in the first quarter."""
 FACT_WINDOWS = 2
-"""Windows, a tenth of the run, for which a reward of zero, episodes that never end, frames without
-actors, and a loss of the return have to last."""
+"""Number of windows (a tenth of the run) to judge zero rewards, endless episodes, frames without
+actors, and a collapse of the return."""
 FLAT = 0.05
-"""Largest rise of the mean return in `PATIENCE` windows, from their first to their second half,
-that is flat, as a share of the range of episode returns in the whole run."""
+"""Largest rise of the mean return from the first to the second half of `PATIENCE` windows that
+counts as flat, as a share of the range of episode returns in the run."""
 ROOM = 0.1
-"""Least difference between the best return of an episode and the mean return, as a share of that
-range, at which there is something left to learn."""
+"""Least difference between the best episode return and the mean return, as a share of that range,
+to leave room for improvement."""
 LEARNT = 0.1
-"""Rise of the mean return since the first window, as a share of that range, from which something
-was learnt. Constant features, actions never offered, and useless choices are no fault then."""
+"""Least rise of the mean return since the first window, as a share of that range, that counts as
+learned. It excuses constant features, unavailable actions and useless choices."""
 UNEXPLAINED = 0.05
-"""Largest explained variance at which a value function explains nothing."""
+"""Largest explained variance of a value function that explains nothing."""
 
 _METRICS_OF_UPDATE = {
     "explained.sum": "losses/explained_variance",
@@ -80,7 +80,7 @@ _METRICS_OF_UPDATE = {
 
 
 def new_sums() -> Sums:
-    """Return the sums of no rollouts."""
+    """Return empty sums."""
     return {"run": dict.fromkeys(COUNTS, 0.0)}
 
 
@@ -100,7 +100,7 @@ def add_sums(total: Sums, more: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def total_of(windows: Sequence[Sums]) -> Sums:
-    """Return the sums of several windows together."""
+    """Return the total of the sums of several windows."""
     total: Sums = {}
     for window in windows:
         add_sums(total, window)
@@ -124,7 +124,7 @@ def run_sums(rollout: Rollout) -> Sums:
 
 
 def choice_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Sums:
-    """Return the sums of the choices of actions with labels, and of the frames without actors."""
+    """Return the sums of choices of actions with labels, and counts of frames without actors."""
     acting = np.zeros(rollout.num_frames, dtype=np.bool_)
     columns: list[tuple[str, Sequence[str], Tensor]] = []  # kind, names and sums
     for name, space in action_space.items():
@@ -163,13 +163,13 @@ def choice_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Su
 
 
 def updated_constants(constants: Sums, batch: EntityBatch, obs_space: ObsSpace) -> Sums:
-    """Return the constants of a run after further frames.
+    """Update the constant features of a run with further frames.
 
     Args:
-        constants: by entity type with rows so far, the value of each feature that always had the
-            same one; for a categorical feature the index of the label.
-        batch: the frames.
-        obs_space: names of the features.
+        constants: Values of constant features by entity type (types without rows are missing); for
+            a categorical feature the index of the label.
+        batch: The frames.
+        obs_space: Names of the features.
     """
     constants = dict(constants)
     for name, entity in {**obs_space.entities, GLOBAL: obs_space.global_entity}.items():
@@ -186,12 +186,12 @@ def updated_constants(constants: Sums, batch: EntityBatch, obs_space: ObsSpace) 
 def _constants_of(
     values: Tensor, names: Sequence[str], before: Mapping[str, float] | None
 ) -> dict[str, float]:
-    """Return the value of each column that is the same in all rows, and in earlier ones.
+    """Return the values of columns that are constant in these rows and in earlier rows.
 
     Args:
         values: (n, columns), n > 0.
-        names: of the columns.
-        before: the columns that had one value so far, and that value; None without earlier rows.
+        names: Names of the columns.
+        before: Values of the columns that have been constant so far; None without earlier rows.
     """
     columns = [i for i, name in enumerate(names) if before is None or name in before]
     if len(columns) < len(names):
@@ -205,7 +205,7 @@ def _constants_of(
 
 
 def common_constants(shards: Sequence[Sums]) -> Sums:
-    """Return the constants of a run from those of its shards."""
+    """Return the features that are constant with the same value in all shards."""
     total: Sums = {}
     for constants in shards:
         for name, values in constants.items():
@@ -215,16 +215,16 @@ def common_constants(shards: Sequence[Sums]) -> Sums:
 
 
 def constants_as_text(constants: Mapping[str, float], entity: Entity) -> dict[str, str]:
-    """Return the constant features of an entity type that are not meant to be, with their values.
+    """Return the unintentionally constant features of an entity type with their values as text.
 
     Args:
-        constants: of the entity type, by name.
-        entity: the entity type.
+        constants: Constant features of the entity type by name.
+        entity: The entity type.
     """
     values = {name: x for name, x in constants.items() if name not in entity.constants}
     texts = {name: f"{values[name]:g}" for name in entity.features if name in values}
     for feature in entity.kinds:
-        # A save of another environment, or from before labels changed, may have any number.
+        # Saves of other environments or with other labels may have any index.
         index = int(values.get(feature.name, -1))
         if 0 <= index < len(feature.labels):
             texts[feature.name] = feature.labels[index]
@@ -238,9 +238,9 @@ def update_sums(metrics: Mapping[str, float], actions: Sequence[str], late_frame
     """Return the sums of the metrics of an update.
 
     Args:
-        metrics: by tag.
-        actions: names.
-        late_frames: frames of the update in the last fifth of the run.
+        metrics: Metrics by tag.
+        actions: Names of actions.
+        late_frames: Frames of the update in the last fifth of the run.
     """
     values = {name: float(metrics.get(tag, math.nan)) for name, tag in _METRICS_OF_UPDATE.items()}
     sums: Sums = {"run": {name: x for name, x in values.items() if math.isfinite(x)}}
@@ -254,12 +254,12 @@ def update_sums(metrics: Mapping[str, float], actions: Sequence[str], late_frame
 
 
 def late_part(step: int, num_frames: int, total: int) -> int:
-    """Return the number of the latest frames in the last fifth of a run; 0 if that is too short.
+    """Return the number of latest frames in the last fifth of a run; 0 if the run is too short.
 
     Args:
-        step: frames of the run so far.
-        num_frames: the latest ones.
-        total: frames of the whole run.
+        step: Frames of the run so far.
+        num_frames: Number of latest frames.
+        total: Frames of the whole run.
     """
     if (1 - LATE) * total < LEAST_LATE:
         return 0
@@ -273,18 +273,18 @@ def forget_late(whole: Sums) -> None:
 
 
 def mean_return(window: Sums) -> float:
-    """Return the mean return of the episodes of a window; NaN if too few of them ended."""
+    """Return the mean return of the episodes of a window; NaN if too few episodes ended."""
     run = window["run"]
     return run["return.sum"] / run["episodes"] if run["episodes"] >= LEAST_EPISODES else math.nan
 
 
-def note_best(whole: Sums, window: Sums, step: int) -> None:
-    """Note in `whole` the first and best mean return, and the last step at which it was not lost.
+def record_best(whole: Sums, window: Sums, step: int) -> None:
+    """Record in `whole` the first and best mean return, and the last step before a collapse.
 
     Args:
-        whole: sums of the run; it is changed.
-        window: that ends now.
-        step: frames of the run so far.
+        whole: Sums of the run; changed in place.
+        window: Sums of the window that ends.
+        step: Frames of the run so far.
     """
     mean = mean_return(window)
     if math.isnan(mean):
@@ -297,7 +297,7 @@ def note_best(whole: Sums, window: Sums, step: int) -> None:
 
 
 def is_lost(mean: float, whole: Sums) -> bool:
-    """Return True if a mean return is far below the best one."""
+    """Return True if a mean return is far below the best mean return."""
     run, best, first = whole["run"], whole["best"]["return"], whole["first"]["return"]
     noise = LEAST_FALL * (run["return.max"] - run["return.min"])
     return best - mean > max(LOST * (best - first), noise)
@@ -308,20 +308,20 @@ def is_lost(mean: float, whole: Sums) -> bool:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Sums, settings and spaces of a run after an update, which rules judge.
+    """Sums, settings and spaces of a run after an update, the input of rules.
 
     Attributes:
-        config: settings of the run.
-        whole: sums of the whole run.
-        windows: sums of the latest complete windows, at most `PATIENCE`.
-        constants: features that never varied, see `updated_constants`.
-        kl: KL divergence of the update; NaN if it is not known.
+        config: Settings of the run.
+        whole: Sums of the whole run.
+        windows: Sums of the latest complete windows, at most `PATIENCE`.
+        constants: Constant features, see `updated_constants`.
+        kl: KL divergence of the update; NaN if unknown.
         kls: KL divergences of earlier updates.
-        obs_space: names of the features.
-        action_space: the actions.
-        num_sides: number of sides of a match, 1 for an environment.
-        rounds: rounds of episodes.
-        newest_save: returns the newest save that is no later than a step, if one is left.
+        obs_space: Names of the features.
+        action_space: The actions.
+        num_sides: Number of sides of a match, 1 for an environment.
+        rounds: Rounds of episodes.
+        newest_save: Returns the newest save at or before a step, or None.
     """
 
     config: TrainConfig
@@ -338,17 +338,17 @@ class Evidence:
 
     @property
     def run(self) -> dict[str, float]:
-        """Sums of the whole run that are of no single action."""
+        """Sums of the whole run, of the kind "run"."""
         return self.whole["run"]
 
     @cached_property
     def recent(self) -> Sums:
-        """Sums of the latest windows together."""
+        """Total of the latest windows."""
         return total_of(self.windows)
 
     @cached_property
     def latest(self) -> dict[str, float]:
-        """Sums of the last `FACT_WINDOWS` windows that are of no single action."""
+        """Total of the last `FACT_WINDOWS` windows, of the kind "run"."""
         return total_of(self.windows[-FACT_WINDOWS:])["run"]
 
     @property
@@ -363,10 +363,10 @@ class Evidence:
 
     @cached_property
     def flat_return(self) -> float:
-        """Mean return of the last half of the windows; NaN if it rose, or too little is known.
+        """Mean return of the last half of the windows; NaN if it rose, or without enough episodes.
 
-        In a match it is always NaN. One side wins what another one loses, and one policy plays all
-        of them: a mean return that does not rise is no sign of anything.
+        NaN in matches: in self-play one side wins what the other side loses, so that the mean
+        return carries no information.
         """
         half = PATIENCE // 2
         if len(self.windows) < PATIENCE or self.num_sides > 1:
@@ -380,26 +380,25 @@ class Evidence:
 
     @property
     def is_stuck(self) -> bool:
-        """True if the return is flat, far below that of the best episode.
+        """True if the return does not rise, and is far below the best episode return.
 
-        Equal returns of all episodes, which leave open if there is a better one, count as well.
+        Also true if all returns are equal, as a better return may exist.
         """
         room = self.run.get("return.max", math.nan) - self.flat_return
         return room >= ROOM * self.return_range
 
     @property
     def nothing_learnt(self) -> bool:
-        """True if the mean return is stuck about where it was in the first window."""
+        """True if the mean return is stuck near the mean return of the first window."""
         first = self.whole.get("first", {}).get("return", self.flat_return)
         return self.is_stuck and self.flat_return - first <= LEARNT * self.return_range
 
     @cached_property
     def explains_nothing(self) -> bool:
-        """True if the explained variance was about 0 or below in all windows.
+        """True if the explained variance was about 0 or negative in all windows.
 
-        It does not exist for returns that are all equal, of which there is nothing to explain.
-        Returns of episodes of one step are luck until the policy knows what to do, and are not
-        judged.
+        Updates with equal returns have no explained variance. Episodes of one step are not judged:
+        their returns are noise until the policy improves.
         """
         runs = [window["run"] for window in self.windows]
         return (

@@ -24,16 +24,16 @@ class MetricsLog:
     """Metrics of a run by tag.
 
     Args:
-        manager: state manager of the run.
+        manager: State manager of the run.
 
     Attributes:
-        latest: the latest value of every tag, those of the state.
-        last_eval: metrics of the last evaluation.
-        last_eval_step: step of its weights; None before the first evaluation.
+        latest: Latest values of all tags, part of the state.
+        last_eval: Metrics of the last evaluation.
+        last_eval_step: Step of the evaluated weights; None before the first evaluation.
     """
 
     def __init__(self, manager: StateManager) -> None:
-        # Metrics of this step, of the save that the run resumes.
+        # Metrics of this step, from the save that the run resumes.
         saved, measured = manager.resumed_from, dict[str, float]()
         if saved is not None and manager.is_resumed_in_place and saved.step == manager.state.step:
             measured = measured_at(saved.manifest)
@@ -48,12 +48,12 @@ class MetricsLog:
 
     @property
     def measured(self) -> dict[str, float]:
-        """Metrics that were measured at exactly this step."""
+        """Metrics of the current step."""
         step, scalars = self._measured
         return scalars if step == self._state.step else {}
 
     def measure(self, scalars: Mapping[str, float]) -> None:
-        """Add metrics of this step that callbacks may still change."""
+        """Add preliminary metrics of this step, which callbacks may change."""
         self._measured = (self._state.step, {**self.measured, **scalars})
 
     def record(self, scalars: Mapping[str, float]) -> None:
@@ -63,21 +63,21 @@ class MetricsLog:
         self._fresh.update(scalars)
 
     def record_eval(self, scalars: Mapping[str, float], step: int | None) -> None:
-        """Add the final metrics of an evaluation of the weights of a step."""
+        """Add the final metrics of an evaluation, with the step of the evaluated weights."""
         self.record(scalars)
         self.last_eval, self.last_eval_step = dict(scalars), step
 
-    def take_fresh(self) -> frozenset[str]:
-        """Return the tags that were recorded since the last call."""
+    def pop_fresh(self) -> frozenset[str]:
+        """Return the tags recorded since the last call."""
         fresh, self._fresh = frozenset(self._fresh), set()
         return fresh
 
 
 class Stopwatch:
-    """Training time of a run, which is added to `State.time_used`.
+    """Stopwatch for the training time of a run, which adds to `State.time_used`.
 
     Attributes:
-        seconds: training time in this process.
+        seconds: Training time in this process.
     """
 
     def __init__(self, state: State) -> None:
@@ -86,7 +86,7 @@ class Stopwatch:
         self._tick_s = self._update_start_s = time.monotonic()
 
     def start(self) -> None:
-        """Count time from now on."""
+        """Start counting time."""
         self._tick_s = time.monotonic()
 
     def tick(self) -> None:
@@ -97,7 +97,7 @@ class Stopwatch:
         self._tick_s = now
 
     def begin_update(self) -> None:
-        """Store the time at which an update begins."""
+        """Store the start time of an update."""
         self._update_start_s = time.monotonic()
 
     def end_update(self) -> float:
@@ -110,7 +110,7 @@ class RunMetrics(RolloutCallback):
     """Adds the metrics of environments, actions, schedules, speed, memory and saves.
 
     Attributes:
-        phases_ms: duration of each phase of the last update.
+        phases_ms: Duration of each phase of the last update.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class RunMetrics(RolloutCallback):
         self.phases_ms: dict[str, float] = {}
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Count the time of the update and add its metrics."""
+        """Count the time of the update, and add its metrics."""
         seconds = self._watch.end_update()
         own_ms, self.phases_ms = self._spans.since_last()
         state, rollout, learnt = trainer.state, self.take_rollout(), dict(metrics)
@@ -141,12 +141,12 @@ class RunMetrics(RolloutCallback):
                 "fps": fps,
                 "eps": rollout.batch.num_entities() / seconds,
                 **system_numbers(rollout.values.device),
-                **self._manager.take_save_numbers(),
+                **self._manager.pop_save_metrics(),
                 **{f"trace/{path}": ms for path, ms in own_ms.items()},
             }
             sums = [
                 {**action_sums(one, state.action_space), **memory_sums(one.batch.past)}
-                for one in rollout.of_shards
+                for one in rollout.shard_rollouts
             ]
             sums, numbers = self._exchange.metrics(state, sums, numbers)
             metrics.clear()  # for the order of tags

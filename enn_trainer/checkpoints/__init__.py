@@ -1,1 +1,1 @@
-"""Saves: written, verified and read."""
+"""Writing, verification and reading of checkpoints."""

@@ -1,4 +1,4 @@
-"""Files of saves: every operation that can fail on a full disk, and safe reading.
+"""File operations of checkpoints: durable writes and safe reads.
 
 Each function raises a `CheckpointError` that names the file and the reason.
 """
@@ -18,18 +18,14 @@ from enn_trainer.base.errors import CheckpointError
 from entity_env.serialization.plain_open import read_plain
 
 MAX_TEXT_BYTES = 1 << 22
-"""Limit of a readable file such as a configuration; a thousand times the size of one."""
+"""Size limit of a text file; a thousand times the size of a configuration."""
 UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
-"""Errors of operations that the system or the file system does not have."""
+"""Error codes of operations that the system or the file system does not support."""
 
 
 @contextmanager
 def naming(path: Path | str, what: str = "cannot be written") -> Iterator[None]:
-    """Raise errors of the system within the context as ones that name a path.
-
-    Raises:
-        CheckpointError: there was one.
-    """
+    """Convert an `OSError` within the context to a `CheckpointError` that names the path."""
     try:
         yield
     except OSError as error:
@@ -37,10 +33,10 @@ def naming(path: Path | str, what: str = "cannot be written") -> Iterator[None]:
 
 
 def make_run_dir(run_dir: Path) -> None:
-    """Make the folder of a run, before time is spent on the run.
+    """Create the folder of a run and check that it is writable.
 
     Raises:
-        CheckpointError: it cannot be made or written to.
+        CheckpointError: it cannot be created or written to.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -53,14 +49,14 @@ def make_run_dir(run_dir: Path) -> None:
 
 
 def make_dir(path: Path) -> None:
-    """Make a folder in one that exists."""
+    """Create a folder; its parent must exist."""
     with naming(path):
         os.mkdir(path)  # noqa: PTH102 (a test lets each call of this module fail)
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file that does not exist yet; it is on the disk when this returns."""
-    with naming(path):  # O_EXCL: nothing in its place is written to, nor what a link leads to
+    """Write a new file and flush it to the disk."""
+    with naming(path):  # O_EXCL: never overwrite a file or follow a link
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             rest = memoryview(data)
@@ -72,10 +68,10 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def link_file(source: Path, target: Path) -> bool:
-    """Give a file a second name, which shares its bytes.
+    """Create a hard link to a file.
 
     Returns:
-        False where that is not possible, as on file systems without links.
+        False if the file system has no hard links.
     """
     try:
         os.link(source, target, follow_symlinks=False)
@@ -85,7 +81,7 @@ def link_file(source: Path, target: Path) -> bool:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, in place of the one that exists."""
+    """Replace a file atomically."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")  # see `is_leftover_of`
     remove(temporary)
     try:
@@ -97,13 +93,13 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def is_leftover_of(name: str, files: Collection[str]) -> bool:
-    """Return True if `replace_file` of one of the files leaves such a name when it is killed."""
+    """Return True for the temporary file of a killed `replace_file` of one of the files."""
     match = re.fullmatch(r"\.(.+)-\d+", name)
     return match is not None and match[1] in files
 
 
 def sync_dir(path: Path) -> None:
-    """Flush the names in a folder to the disk."""
+    """Flush the entries of a folder to the disk."""
     with naming(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -113,24 +109,24 @@ def sync_dir(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give a file or folder another name in the same folder."""
+    """Rename a file or folder within its parent folder."""
     with naming(target):
         os.rename(source, target)  # noqa: PTH104 (as above)
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Swap the names of two folders in one step.
+def exchange(first: Path, second: Path) -> bool:
+    """Swap two folders atomically.
 
     Returns:
-        False where the system or the file system cannot do it.
+        False if the system or the file system does not support it.
     """
-    with naming(other):
-        libc = ctypes.CDLL(None, use_errno=True)  # Python does not have its functions for this
-        names = os.fsencode(one), os.fsencode(other)
+    with naming(second):
+        libc = ctypes.CDLL(None, use_errno=True)  # Python does not expose these functions
+        names = os.fsencode(first), os.fsencode(second)
         if sys.platform == "darwin":
             RENAME_SWAP = 2  # noqa: N806 (as in stdio.h)
             status = libc.renamex_np(names[0], names[1], RENAME_SWAP)
-        elif hasattr(libc, "renameat2"):  # not of every C library of Linux
+        elif hasattr(libc, "renameat2"):  # missing in some C libraries of Linux
             AT_FDCWD, RENAME_EXCHANGE = -100, 2  # noqa: N806 (as in fcntl.h and stdio.h)
             status = libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE)
         else:
@@ -142,7 +138,7 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it, as far as the system allows."""
+    """Remove a file or a folder with its content, ignoring errors."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -152,23 +148,22 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def plain_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading while the context is open.
+    """Open a regular file for reading while the context is open.
 
     Raises:
-        CheckpointError: it cannot be read, or is a link, which may lead anywhere, or something that
-            would be waited for, such as a pipe.
+        CheckpointError: it cannot be read, or is a link, or a pipe or device that could block.
     """
     with naming(path, "cannot be read"), read_plain(path) as file:
         yield file
 
 
 def size_of(file: BinaryIO) -> int:
-    """Return the number of bytes of an open file."""
+    """Return the size of an open file in bytes."""
     return os.fstat(file.fileno()).st_size
 
 
 def size_of_all(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder that still exist."""
+    """Return the size of a file, or of all files in a folder, in bytes."""
     within = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
     total = 0
     for file in [path, *within]:
@@ -178,12 +173,14 @@ def size_of_all(path: Path) -> int:
 
 
 def read_plain_file(path: Path, most_bytes: int) -> bytes:
-    """Return the bytes of a file.
+    """Return the content of a file.
 
     Raises:
-        CheckpointError: as for `plain_file`; or it is larger than `most_bytes`.
+        CheckpointError: as for `plain_file`; or the file is larger than `most_bytes`.
     """
     with plain_file(path) as file:
         if size_of(file) > most_bytes:
-            raise CheckpointError(f"{path}: larger than it can be, {most_bytes} bytes")
+            raise CheckpointError(
+                f"{path}: expected at most {most_bytes} bytes, got {size_of(file)}"
+            )
         return file.read()

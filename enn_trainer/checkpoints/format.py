@@ -1,14 +1,14 @@
-"""Format of the saves of a run: names, verified reading, and races with the run.
+"""Format of checkpoints: names, verified reading, and races with a running process.
 
     run/
-      step-000000012800/     one save; never modified after the rename that makes it visible, but
-                             replaced as a whole by one with the same weights that has more metrics
-        manifest.json        sizes and sha256 of every file, and of its own other bytes
+      step-000000012800/     one checkpoint; never modified after the rename that makes it visible,
+                             but replaced as a whole by a successor that only adds metrics
+        manifest.json        size and sha256 of every file, and of the manifest itself
         config.ron  state.ron  state.agent.safetensors  ...
       index.json             convenience only: rebuilt from the directories
       pins.json  .lock
 
-This module knows names and bytes, not what is in them.
+This module handles names and bytes, not their content.
 """
 
 import hashlib
@@ -28,30 +28,30 @@ from enn_trainer.checkpoints.manifest import MANIFEST, read_manifest
 
 C = TypeVar("C")
 WEIGHTS = "state.agent.safetensors"
-"""The file that tells two saves of a step apart."""
+"""Weights of the agent; two checkpoints of a step differ if this file does."""
 OPPONENT = "opponent-"
-"""Beginning of the names of files with opponents; a run can go on without one that is damaged."""
+"""Prefix of the files of opponents; a run can continue without a damaged one."""
 METRICS_FILE, RUN_FILE = "metrics.jsonl", "run.json"
 """Metrics of a run, and its description."""
 MOST_LOOKS = 20
-"""Attempts to read a save that is deleted or replaced each time."""
+"""Maximal number of attempts to read a checkpoint that is deleted or replaced meanwhile."""
 _SAVE_NAME = re.compile(r"step-(\d{12,})")
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".dill")
 
 
-class SaveGone(CheckpointError):  # noqa: N818 (caught to look again)
-    """A save was deleted or replaced while it was read."""
+class SaveGone(CheckpointError):  # noqa: N818 (caught to retry)
+    """Raised if a checkpoint was deleted or replaced while it was read."""
 
 
 @final
 class OpenFiles:
-    """Files of a folder, held open, so that they can be read after they are deleted.
+    """Open files of a folder, which stay readable after they are deleted.
 
     They are closed with the last reference to the object.
 
     Args:
-        folder: where they are.
-        names: of the files.
+        folder: the folder.
+        names: names of the files.
 
     Raises:
         CheckpointError: as for `plain_file`.
@@ -63,7 +63,7 @@ class OpenFiles:
             self.close = weakref.finalize(self, stack.pop_all().close)
 
     def rewound(self, name: str) -> BinaryIO | None:
-        """Return a file, at its beginning; None once the files are closed."""
+        """Return a file, rewound to its start; None once the files are closed."""
         if not self.close.alive:
             return None
         self._files[name].seek(0)
@@ -72,13 +72,13 @@ class OpenFiles:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified save.
+    """Checkpoint on disk, verified against its manifest.
 
     Attributes:
-        path: its directory.
-        manifest: the content of its manifest.
-        lost: what is wrong with damaged files of opponents, by name, if they are left out.
-        held: its files, open: they can be read when a run that goes on has deleted the save.
+        path: the directory.
+        manifest: content of the manifest.
+        lost: errors of damaged opponent files that are left out, by name.
+        held: the open files, which stay readable if a running process deletes the checkpoint.
     """
 
     path: Path
@@ -88,22 +88,22 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """The step it was saved at."""
+        """Step of the run at which it was saved."""
         return int(self.manifest["step"])
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a file, verified.
+        """Return the verified content of a file.
 
         Raises:
-            CheckpointError: the file is not in the manifest, or is not what was written.
+            CheckpointError: the file is not in the manifest, or does not match it.
         """
-        return self._verified(name, keeps=True)
+        return self._verified(name, with_data=True)
 
     def text(self, name: str) -> str:
-        """Return the text of a file, verified.
+        """Return the verified text of a file.
 
         Raises:
-            CheckpointError: as for `read`; or it is no text, or too long for one.
+            CheckpointError: as for `read`; or the file is larger than `MAX_TEXT_BYTES`, or no text.
         """
         size = self.manifest["files"].get(name, {"size": 0})["size"]
         if size > MAX_TEXT_BYTES:
@@ -116,7 +116,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.path / name}: damaged, no text: {error}") from None
 
     def problems(self) -> Iterator[CheckpointError]:
-        """Yield the errors of the files, compared with the manifest, and of pickles beside them."""
+        """Yield an error for each file that does not match the manifest, and for a pickle."""
         yield from self.damaged(self.manifest["files"].keys() - self.lost.keys()).values()
         try:
             check_no_pickles(self.path)
@@ -124,7 +124,7 @@ class Checkpoint:
             yield error
 
     def damaged(self, names: Iterable[str]) -> dict[str, CheckpointError]:
-        """Return the errors of those of some files that are not as in the manifest, by name."""
+        """Return the errors of the given files that do not match the manifest, by name."""
         errors = {}
         for name in sorted(names):
             try:
@@ -134,12 +134,12 @@ class Checkpoint:
         return errors
 
     def release(self) -> None:
-        """Close the files that are held open, as soon as no more is read."""
+        """Close the open files."""
         if self.held is not None:
             self.held.close()
 
-    def _verified(self, name: str, keeps: bool = False) -> bytes:
-        """Compare a file with the manifest, as `read`; return its bytes if `keeps`, else none."""
+    def _verified(self, name: str, with_data: bool = False) -> bytes:
+        """Verify a file as in `read`; return its content if `with_data`, else b""."""
         expected = self.manifest["files"].get(name)
         if expected is None:
             raise CheckpointError(f"{self.path}: has no {name}")
@@ -152,33 +152,32 @@ class Checkpoint:
                 raise CheckpointError(
                     f"{where}: expected {expected['size']} bytes, got {size_of(file)}"
                 )
-            data = file.read() if keeps else b""
-            digest = hashlib.sha256(data) if keeps else hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]
+            data = file.read() if with_data else b""
+            digest = hashlib.sha256(data) if with_data else hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]
         if digest.hexdigest() != expected["sha256"]:
             raise CheckpointError(f"{where}: damaged, its sha256 is not that of the manifest")
         return data
 
 
 def verify(path: Path, without_lost: bool = False) -> Checkpoint:
-    """Read the save in a directory, and compare every file with the manifest.
+    """Open the checkpoint in a directory and verify every file against the manifest.
 
-    Its files are held open, and closed with the last reference to it, or by `release`.
+    The files stay open until the last reference is dropped or `release` is called.
 
     Args:
         path: the directory.
-        without_lost: True to leave out files of opponents that are damaged, see `Checkpoint.lost`.
+        without_lost: True to leave out damaged opponent files, see `Checkpoint.lost`.
 
     Raises:
         SaveGone: it was deleted or replaced meanwhile.
-        CheckpointError: something is missing, damaged, or from a newer version; or there is a
-            pickle beside it.
+        CheckpointError: a file is missing, damaged, a pickle, or from a newer version.
     """
     with unless_replaced(path):
         saved = read_unverified(path)
         files = saved.manifest["files"]
         if without_lost:
-            of_opponents = [name for name in files if name.startswith(OPPONENT)]
-            lost = {name: str(error) for name, error in saved.damaged(of_opponents).items()}
+            opponent_files = [name for name in files if name.startswith(OPPONENT)]
+            lost = {name: str(error) for name, error in saved.damaged(opponent_files).items()}
             saved = replace(saved, lost=lost)
         saved = replace(saved, held=OpenFiles(path, files.keys() - saved.lost.keys()))
         for problem in saved.problems():
@@ -187,13 +186,12 @@ def verify(path: Path, without_lost: bool = False) -> Checkpoint:
 
 
 def check_no_pickles(save_dir: Path) -> None:
-    """Raise if there is a pickle in a folder, or in one that is in it.
+    """Raise if a folder or one of its subfolders has a pickle.
 
-    Nothing here opens pickles; but a save with one was not written by this program, or was changed
-    by another one.
+    Pickles are never opened. A checkpoint with one was written or changed by another program.
 
     Raises:
-        CheckpointError: there is one.
+        CheckpointError: there is a pickle.
     """
     for folder, _, names in os.walk(save_dir):
         for name in names:
@@ -205,23 +203,23 @@ def check_no_pickles(save_dir: Path) -> None:
 
 
 def read_unverified(path: Path) -> Checkpoint:
-    """Read the save in a directory by its manifest alone.
+    """Read only the manifest of the checkpoint in a directory.
 
     Raises:
-        CheckpointError: the manifest is missing or damaged, or of another step than the name of
-            the directory: then it is not known which of the two is wrong.
+        CheckpointError: the manifest is missing or damaged, or its step is not the one in the name
+            of the directory.
     """
     saved = Checkpoint(path, read_manifest(path / MANIFEST))
     if step_of(path) is not None and path.name != save_name(saved.step):
         raise CheckpointError(
             f"{path}: damaged: its manifest is of step {saved.step}: expected the name "
-            f"{save_name(saved.step)}; rename the folder if it is that save"
+            f"{save_name(saved.step)}; rename the folder if it is that checkpoint"
         )
     return saved
 
 
 def is_valid(path: Path) -> bool:
-    """Return True if a directory is a save with nothing missing or damaged."""
+    """Return True if a directory is a complete, undamaged checkpoint."""
     try:
         verify(path)
     except CheckpointError:
@@ -230,10 +228,10 @@ def is_valid(path: Path) -> bool:
 
 
 def is_save(path: Path) -> bool:
-    """Return True if a directory is a save of this format, which may be damaged, and not a run.
+    """Return True if a directory is a checkpoint of this format, valid or damaged, and not a run.
 
-    A save has a manifest. One that lost it is known by its name; it holds files alone, whereas the
-    folder of a run, whatever it is called, holds its saves.
+    A checkpoint has a manifest. One that lost it is recognised by its name; it contains only files,
+    whereas the folder of a run contains checkpoints.
     """
     if os.path.lexists(path / MANIFEST):
         return True
@@ -246,12 +244,12 @@ def is_save(path: Path) -> bool:
 
 
 def save_name(step: int) -> str:
-    """Return the name of the directory of a save."""
+    """Return the directory name of the checkpoint of a step."""
     return f"step-{step:012d}"
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step in the name of a directory; None if the name is not that of a save."""
+    """Return the step in the name of a checkpoint directory; None for other names."""
     match = _SAVE_NAME.fullmatch(path.name)
     return None if match is None else int(match[1])
 
@@ -259,16 +257,16 @@ def step_of(path: Path) -> int | None:
 def first_valid(
     run_dir: Path, paths: Iterable[Path], read: Callable[[Path], C], say: Callable[[str], None]
 ) -> C | None:
-    """Return the first of some directories of a run that can be read; None if there are none.
+    """Return the first checkpoint that can be read; None if there are no paths.
 
     Args:
         run_dir: the folder of the run.
-        paths: of the saves in question, the most wanted first.
-        read: reads one.
-        say: prints a line for each damaged one before it.
+        paths: candidates in order of preference.
+        read: reads a checkpoint.
+        say: prints a line for each damaged candidate that is skipped.
 
     Raises:
-        CheckpointError: there are some, but none is valid.
+        CheckpointError: there are candidates, but none is valid.
     """
     problems = []
     for path in paths:
@@ -288,21 +286,21 @@ def first_valid(
 
 
 class VerifiedSaves:
-    """Saves that were verified in this process, so that gigabytes are not read again.
+    """Cache of verified checkpoints, so that gigabytes are not read again.
 
-    A save counts as verified as long as its files have the sizes and times that they had.
+    An entry is valid as long as the sizes and modification times of the files do not change.
     """
 
     def __init__(self) -> None:
         self._saves: dict[Path, tuple[object, Checkpoint]] = {}
 
     def add(self, saved: Checkpoint) -> None:
-        """Take a save that was just verified; its files need not stay open."""
+        """Add a checkpoint that was just verified, and close its files."""
         saved.release()
         self._saves[saved.path] = (_signature(saved.path), saved)
 
     def update(self, paths: Iterable[Path]) -> list[Checkpoint]:
-        """Return the valid saves among some directories, and forget all others."""
+        """Return the valid checkpoints among some directories, and drop all other entries."""
         before, self._saves = self._saves, {}
         for path in paths:
             try:
@@ -311,7 +309,7 @@ class VerifiedSaves:
                     saved = retry_while_gone(path, partial(verify, path))
                 self.add(saved)
             except (CheckpointError, OSError):
-                continue  # no valid save
+                continue  # not a valid checkpoint
         return [saved for _, saved in self._saves.values()]
 
 
@@ -323,13 +321,13 @@ def _signature(path: Path) -> object:
 
 @contextmanager
 def unless_replaced(path: Path) -> Iterator[None]:
-    """Return a context for reading a save that a run may delete or replace meanwhile.
+    """Return a context for reading a checkpoint that a run may delete or replace meanwhile.
 
     Args:
-        path: its directory.
+        path: the directory.
 
     Raises:
-        SaveGone: it was deleted or replaced, and reading it failed.
+        SaveGone: reading failed because the checkpoint was deleted or replaced.
     """
     before = folder_id(path)
     try:
@@ -341,14 +339,14 @@ def unless_replaced(path: Path) -> Iterator[None]:
 
 
 def retry_while_gone(path: Path, read: Callable[[], C]) -> C:
-    """Look for a save until one is read that was not deleted or replaced meanwhile.
+    """Retry reading a checkpoint that a run deletes or replaces meanwhile.
 
     Args:
-        path: of the save or its run, for messages.
+        path: the checkpoint or its run, for messages.
         read: finds and reads it; raises `SaveGone` if it was deleted or replaced.
 
     Raises:
-        CheckpointError: it was, too often.
+        CheckpointError: all `MOST_LOOKS` attempts failed.
     """
     for _ in range(MOST_LOOKS):
         try:
@@ -356,13 +354,13 @@ def retry_while_gone(path: Path, read: Callable[[], C]) -> C:
         except SaveGone:
             continue
     raise CheckpointError(
-        f"{path}: expected a save that stays while it is read, those found were deleted or "
-        f"replaced {MOST_LOOKS} times in a row; have the run keep more of them (checkpoint.keep)"
+        f"{path}: the checkpoint was deleted or replaced while it was read, {MOST_LOOKS} times in "
+        "a row; raise checkpoint.keep of the run"
     )
 
 
 def folder_id(path: Path) -> tuple[int, int] | None:
-    """Return what tells a folder from another one of its name; None if it does not exist."""
+    """Return the device and inode of a folder; None if it does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -371,13 +369,13 @@ def folder_id(path: Path) -> tuple[int, int] | None:
 
 
 def folder_of_metrics(run_dir: Path, data_dir: str, run_name: str) -> Path:
-    """Return the folder with the metrics of a run: its own, or that of an earlier release.
+    """Return the folder with the metrics of a run.
 
-    That was `data_dir/runs/<run_name>`; a relative `data_dir` is searched in the current folder and
-    in those above the run, from one of which it was started.
+    Earlier releases wrote them to `data_dir/runs/<run_name>`. A relative `data_dir` is searched in
+    the current folder and in the parents of the run, as the run was started from one of them.
 
     Args:
-        run_dir: the folder with the saves.
+        run_dir: the folder with the checkpoints.
         data_dir: setting of the run.
         run_name: name of the run, "" if it has none.
     """

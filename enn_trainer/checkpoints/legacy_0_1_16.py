@@ -1,4 +1,4 @@
-"""Checkpoints written by enn_trainer 0.1.16, read as if this project had saved them.
+"""Reader for checkpoints of enn_trainer 0.1.16, converted to today's format in memory.
 
     run/
       latest-step000000004096/
@@ -6,10 +6,10 @@
         state.agent.msgpack         {name: tensor}, buffers among them
         state.optimizer.msgpack     {"state": {number: {moment: tensor}}, "param_groups": [...]}
 
-A tensor is {__tensor__, dtype, shape, data}. Parameters are numbered in the order of the names, and
-each one once: every block names again the relative positions that all of them share.
+A tensor is {__tensor__, dtype, shape, data}. Parameters are numbered in the order of their names.
+A shared parameter has one number: every block repeats the name of the shared relative positions.
 
-Nothing on the disk is changed, and nothing that is read runs: pickles are refused.
+Files are never changed, and no code in them is executed: pickles are refused.
 """
 
 import re
@@ -41,34 +41,34 @@ from rogue_net.published import from_published, projections_by_type, renamed
 
 AGENT_FILE, OPTIMIZER_FILE = "state.agent.msgpack", "state.optimizer.msgpack"
 MAX_BYTES = 1 << 32
-"""Limit of a file of tensors; networks of this size do not exist."""
+"""Size limit of a file of tensors."""
 MAX_NAME = 4096
-"""Characters of the name of a parameter, which is searched for patterns."""
+"""Maximal length of the name of a parameter."""
 _SAVE_NAME = re.compile(r"latest-step(\d+)")
-_PICKLED = ('"<blob:pickle>"', '"<BLOB>"')  # what hyperstate writes for something pickled
+_PICKLED = ('"<blob:pickle>"', '"<BLOB>"')  # placeholders that hyperstate writes for pickles
 _DTYPES = ("<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|b1")
-_PARAMETERS = ("weight", "bias", "embedding")  # the other last parts of names are of buffers
+_PARAMETERS = ("weight", "bias", "embedding")  # other suffixes belong to buffers
 _SHARED = re.compile(r"backbone\.blocks\.\d+\.attn\.relpos_encoding\.")
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
-# A RuntimeError is torch's where parts do not fit together.
+# torch raises RuntimeError where shapes do not match.
 _DAMAGE = (KeyError, TypeError, AttributeError, ValueError, RuntimeError, msgpack.UnpackException)
 
 
 @dataclass(frozen=True)
 class PublishedCheckpoint(Checkpoint):
-    """A published checkpoint with the files of a save.
+    """Checkpoint of enn_trainer 0.1.16 with its files in today's format.
 
     Attributes:
-        files: its files in our format, but for the moments, which `read` converts.
+        files: converted files by name; `read` converts the optimizer moments on demand.
     """
 
     files: Mapping[str, bytes]
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a file of a save.
+        """Return the content of a file in today's format.
 
         Raises:
-            CheckpointError: there is no such file, or the one that it is made of is damaged.
+            CheckpointError: there is no such file, or its source is damaged.
         """
         if name == OPTIMIZER:
             return save_tensors(_moments(self.path))
@@ -80,37 +80,37 @@ class PublishedCheckpoint(Checkpoint):
 def find(
     path: Path, say: Callable[[str], None] = print, to_continue: bool = False
 ) -> PublishedCheckpoint | None:
-    """Return the published checkpoint at a path, or the newest valid one of the run there.
+    """Return the 0.1.16 checkpoint at a path, or the newest valid one of the run at that path.
 
     Args:
         path: a directory.
-        say: prints a line on each newer one that is damaged.
-        to_continue: True if a valid one needs its moments; otherwise they are not read.
+        say: prints a line for each newer checkpoint that is damaged.
+        to_continue: True to require valid optimizer moments; otherwise they are not read.
 
     Returns:
-        None if the directory is no such checkpoint and has none.
+        None if the directory neither is nor contains such a checkpoint.
 
     Raises:
-        CheckpointError: there are some, but none is valid.
+        CheckpointError: there are checkpoints, but none is valid.
     """
     if not path.is_dir():
         return None
     if is_published(path):
-        return _converted(path)
+        return _convert(path)
     steps = {child: _SAVE_NAME.fullmatch(child.name) for child in path.iterdir() if child.is_dir()}
-    found = sorted((int(match[1]), child) for child, match in steps.items() if match is not None)
+    saves = sorted((int(match[1]), child) for child, match in steps.items() if match is not None)
 
-    read = partial(_converted, with_moments=to_continue)
-    return first_valid(path, [child for _, child in reversed(found)], read, say)
+    read = partial(_convert, with_moments=to_continue)
+    return first_valid(path, [child for _, child in reversed(saves)], read, say)
 
 
 def is_published(path: Path) -> bool:
-    """Return True if a directory is a published checkpoint, which may be damaged."""
+    """Return True if a directory is a checkpoint of enn_trainer 0.1.16, valid or damaged."""
     return (path / AGENT_FILE).is_file() or _is_pickled(path)
 
 
 def _is_pickled(path: Path) -> bool:
-    """Return True for a directory with pickles, which hyperstate writes for classes of any kind."""
+    """Return True if a directory has pickles of hyperstate."""
     if any(path.glob("state.*.pickle")):
         return True
     state = path / "state.ron"
@@ -120,21 +120,20 @@ def _is_pickled(path: Path) -> bool:
     return any(mark in text for mark in _PICKLED)
 
 
-def _converted(path: Path, with_moments: bool = False) -> PublishedCheckpoint:
-    """Read a published checkpoint.
+def _convert(path: Path, with_moments: bool = False) -> PublishedCheckpoint:
+    """Read a checkpoint of enn_trainer 0.1.16 and convert it to today's format.
 
     Args:
-        path: its directory.
-        with_moments: True to check the moments as well, which `PublishedCheckpoint.read` converts.
+        path: the directory.
+        with_moments: True to validate the optimizer moments too.
 
     Raises:
-        CheckpointError: something is missing or damaged, or is no such checkpoint.
+        CheckpointError: a file is missing, damaged or of another format.
     """
     if _is_pickled(path):
         raise CheckpointError(
-            f"{path}: expected tensors in {AGENT_FILE}, got pickles; reading a pickle runs what is "
-            "in it, so none is read; save the weights alone, as safetensors, where the checkpoint "
-            "is from"
+            f"{path}: expected tensors in {AGENT_FILE}, got pickles, which can execute code and "
+            "are not read; save the weights as safetensors on the machine that wrote them"
         )
     check_no_pickles(path)
 
@@ -152,8 +151,7 @@ def _converted(path: Path, with_moments: bool = False) -> PublishedCheckpoint:
         state_text = ron.dumps(ron.Struct("State", {"version": 1, **fields}))
     if config.vf_net is not None:
         raise CheckpointError(
-            f"{path}: expected a run without vf_net, which enn_trainer 0.1.16 did not train as "
-            "its configuration says"
+            f"{path}: vf_net: expected none, as enn_trainer 0.1.16 did not train it as configured"
         )
     agent = _read_agent(path)
     with _reading(f"{path / AGENT_FILE}:"):
@@ -164,7 +162,7 @@ def _converted(path: Path, with_moments: bool = False) -> PublishedCheckpoint:
         "config.ron": dump_config(config).encode(),
         "state.ron": state_text.encode(),
         WEIGHTS: save_tensors(weights),
-        OPTIMIZER: b"",  # not known before it is read
+        OPTIMIZER: b"",  # converted on demand
     }
     manifest = {
         "format": FORMAT_VERSION,
@@ -181,17 +179,16 @@ def _converted(path: Path, with_moments: bool = False) -> PublishedCheckpoint:
 
 
 def _moments(path: Path) -> dict[str, Tensor]:
-    """Return the moments of AdamW by our names of the parameters: `name/exp_avg` and so on.
+    """Return the AdamW moments under today's parameter names: `name/exp_avg` and so on.
 
-    Those of the three projections of attention are put together as the weights are, number by
-    number. Projections of relative positions by type begin anew, but for those of the first type:
-    see `from_published`.
+    The moments of the three attention projections are concatenated like their weights. Projections
+    of relative positions by type restart at 0, except for the first type; see `from_published`.
 
     Args:
         path: the directory of the checkpoint.
 
     Raises:
-        CheckpointError: the file cannot be read, or is not of the weights beside it.
+        CheckpointError: the file cannot be read, or does not match the weights.
     """
     agent = _read_agent(path)
     names = list(dict.fromkeys(_SHARED.sub("backbone.relpos_encoding.", n) for n in agent))
@@ -202,11 +199,12 @@ def _moments(path: Path) -> dict[str, Tensor]:
             return _renamed_moments({name: agent[name].shape for name in names}, content)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{error}; a new run can begin with the weights alone, by --init-from"
+            f"{error}; use --init-from to start a new run with the weights alone"
         ) from None
 
 
 def _renamed_moments(shapes: Mapping[str, torch.Size], content: Any) -> dict[str, Tensor]:
+    """Validate the content of the optimizer file, and return the moments under today's names."""
     names = list(shapes)
     numbers = [number for group in content["param_groups"] for number in group["params"]]
     if numbers != list(range(len(names))):
@@ -229,20 +227,20 @@ def _renamed_moments(shapes: Mapping[str, torch.Size], content: Any) -> dict[str
             raise ValueError(f"{name}: exp_avg_sq: expected squares, got numbers below 0")
         moments["step"][name] = torch.full(shapes[name], _count(name, entry["step"]))
 
-    # By our names, which put several parameters together.
+    # Today's names; some parameters are concatenations of several old ones.
     for _, *unused in projections_by_type(names):
-        for of_key in moments.values():
-            of_key.update({n: torch.zeros_like(of_key[n]) for n in unused if n in of_key})
-    ours = {key: renamed(of_key) for key, of_key in moments.items()}
-    for name, steps in ours["step"].items():
+        for by_name in moments.values():
+            by_name.update({n: torch.zeros_like(by_name[n]) for n in unused if n in by_name})
+    result = {key: renamed(by_name) for key, by_name in moments.items()}
+    for name, steps in result["step"].items():
         if (steps != steps.flatten()[:1]).any():
             raise ValueError(f"{name}: expected one number of steps, got several")
-        ours["step"][name] = steps.flatten()[0].clone()
-    return {f"{name}/{key}": t for key, of_key in ours.items() for name, t in of_key.items()}
+        result["step"][name] = steps.flatten()[0].clone()
+    return {f"{name}/{key}": t for key, by_name in result.items() for name, t in by_name.items()}
 
 
 def _count(name: str, value: Any) -> float:
-    """Return a number of steps, which is a plain number in files of older versions of torch."""
+    """Return a step count, which is a tensor or, from older versions of torch, a number."""
     count = value if type(value) in (int, float) else _tensor(name, value).item()
     if not (0 <= count < 1 << 53 and count == int(count)):
         raise ValueError(f"{name}: step: expected a whole number of at least 0, got {count}")
@@ -250,7 +248,7 @@ def _count(name: str, value: Any) -> float:
 
 
 def _read_agent(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of the network, under the published names and in the order of the file."""
+    """Read the tensors of the network, under their 0.1.16 names and in the order of the file."""
     tensors = {}
     with _reading(f"{path / AGENT_FILE}:"):
         for name, value in _unpack(path / AGENT_FILE).items():
@@ -269,11 +267,7 @@ def _unpack(path: Path) -> Any:
 
 @contextmanager
 def _reading(what: str) -> Iterator[None]:
-    """Raise errors of content that is not as it should be as ones that name its file.
-
-    Raises:
-        CheckpointError: there was one.
-    """
+    """Convert errors of malformed content to a `CheckpointError` that names the file."""
     try:
         yield
     except CheckpointError:
@@ -291,8 +285,8 @@ def _tensor(name: str, value: Any) -> Tensor:
     try:
         numbers = number_array(dtype, shape, data, Allowance(len(data)))
     except (ValueError, OverflowError):
-        wanted = f"{dtype} in a shape of whole numbers, {short_repr(shape)}"
-        raise ValueError(f"{name}: expected {wanted}, got {len(data)} bytes") from None
+        expected = f"{dtype} in a shape of whole numbers, {short_repr(shape)}"
+        raise ValueError(f"{name}: expected {expected}, got {len(data)} bytes") from None
     if not np.isfinite(numbers).all():
         raise ValueError(f"{name}: expected finite numbers, got some that are not")
     return torch.from_numpy(numbers)

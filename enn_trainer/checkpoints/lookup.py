@@ -1,7 +1,7 @@
-"""Lookup of saves, by their folders, RUN@STEP, RUN@latest, RUN@best and for --resume.
+"""Lookup of checkpoints: by folder, RUN@STEP, RUN@latest, RUN@best, and for --resume.
 
-SAVE@opponent:NAME and RUN@opponents are members of the league of a save. The content of saves is
-read here as well, to be played, measured, shown and compared.
+SAVE@opponent:NAME and RUN@opponents name members of the league of a checkpoint. This module also
+reads the content of checkpoints, for evaluation, display and comparison.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,42 +50,42 @@ from entity_env.errors import did_you_mean
 from entity_env.spaces import ActionSpace, ObsSpace, Spaces
 
 Existing: TypeAlias = Literal["continue", "resume", "refuse", "replace"]
-"""Action for the run in a folder: continue it if there is one, continue it, raise if there is one,
-or begin another one in its place."""
+"""Handling of an existing run: continue it if there is one, continue it or fail, fail, or replace
+it by a new run."""
 _MEMBER = "@opponent:"
 EXISTING: tuple[Existing, ...] = ("continue", "resume", "refuse", "replace")
 
 
 def find(path: Path, say: Callable[[str], None] = print, to_continue: bool = False) -> Checkpoint:
-    """Return the save at a path, or the newest valid one of the run there.
+    """Return the checkpoint at a path, or the newest valid one of the run at that path.
 
-    One of enn_trainer 0.1.16 is taken only where there is none of ours: a run that was continued
-    with this program is newer than what it began with.
+    Checkpoints of enn_trainer 0.1.16 are used only if the run has none of today's format, as a run
+    that was continued has newer ones.
 
     Args:
         path: a checkpoint, or the folder of a run; or in one of the forms of `resolve`.
-        say: prints a line on each newer one that is damaged.
-        to_continue: True if the run goes on, which needs all of a save.
+        say: prints a line for each newer checkpoint that is damaged.
+        to_continue: True to resume the run, which needs the optimizer moments too.
 
     Raises:
         CheckpointError: there is no valid checkpoint.
     """
 
     def look() -> Checkpoint:
-        found = resolve(path, say)
-        if not found.is_dir():
-            if found != path:
-                raise SaveGone(f"{found}: deleted")
-            raise CheckpointError(f"{found}: expected a checkpoint directory, there is none")
-        if is_save(found):
-            return verify(found)
-        saved = RunDir(found).newest(say) or legacy_0_1_16.find(found, say, to_continue)
+        resolved = resolve(path, say)
+        if not resolved.is_dir():
+            if resolved != path:
+                raise SaveGone(f"{resolved}: deleted")
+            raise CheckpointError(f"{resolved}: expected a checkpoint directory, got none")
+        if is_save(resolved):
+            return verify(resolved)
+        saved = RunDir(resolved).newest(say) or legacy_0_1_16.find(resolved, say, to_continue)
         if saved is None:
-            if not found.is_dir():  # since it was found
-                raise SaveGone(f"{found}: deleted")
+            if not resolved.is_dir():  # deleted meanwhile
+                raise SaveGone(f"{resolved}: deleted")
             raise CheckpointError(
-                f"{found}: expected a checkpoint, or the folder of a run with some in it "
-                f"(named step-...), found neither"
+                f"{resolved}: expected a checkpoint, or the folder of a run with checkpoints "
+                "(named step-...), got neither"
             )
         return saved
 
@@ -95,24 +95,23 @@ def find(path: Path, say: Callable[[str], None] = print, to_continue: bool = Fal
 def find_to_continue(
     run_dir: Path, existing: Existing, say: Callable[[str], None]
 ) -> Checkpoint | None:
-    """Return the newest valid save of the run in a folder; None for a run that begins there.
+    """Return the newest valid checkpoint of the run in a folder; None for a new run.
 
-    A save that a killed process was about to replace is put back first.
+    A checkpoint that a killed process was about to replace is restored first.
 
     Args:
         run_dir: the folder.
-        existing: the action for a run that is there.
-        say: prints a line on each newer save that is damaged.
+        existing: handling of an existing run.
+        say: prints a line for each newer checkpoint that is damaged.
 
     Raises:
-        CheckpointError: there is a run and should be none, or the other way round; or it cannot be
-            continued.
+        CheckpointError: `existing` excludes a run, or requires one, or the run cannot be continued.
     """
     run = RunDir(run_dir)
     if run.is_save:
         raise CheckpointError(
-            f"--checkpoint-dir: expected the folder of a run, {run_dir} is one of its saves; "
-            "--resume-from starts from it"
+            f"--checkpoint-dir: expected the folder of a run, got a checkpoint, {run_dir}; use "
+            "--resume-from to start from it"
         )
     if existing == "replace":
         return None
@@ -122,31 +121,31 @@ def find_to_continue(
     if not saves:
         if existing == "resume":
             raise CheckpointError(
-                f"--resume: expected a run to continue in {run_dir}, there is none; "
-                "--resume-or-start begins one then"
+                f"--resume: expected a run to continue in {run_dir}, got none; "
+                "--resume-or-start also starts a new one"
             )
         return None
     if existing == "refuse":
         raise CheckpointError(
             f"--checkpoint-dir: expected a folder without a run, {run_dir} has one, up to "
             f"{saves[-1].name}; --resume continues it, --force starts over and sets it aside, "
-            "--resume-or-start is for jobs that are started again and again"
+            "--resume-or-start is for jobs that are restarted automatically"
         )
     return find(run_dir, say, to_continue=True)
 
 
 def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
-    """Return the folder or file that a path stands for; one that exists stands for itself.
+    """Resolve RUN@STEP, RUN@latest and RUN@best to a checkpoint folder; other paths are unchanged.
 
-    `RUN@STEP` is the save of a run at that step, `RUN@latest` its newest valid one as of `find`,
-    and `RUN@best` the best one by the first entry of `checkpoint.best` of its configuration.
+    `RUN@STEP` is the checkpoint of a run at that step, `RUN@latest` the newest valid one as in
+    `find`, and `RUN@best` the best one by the first entry of `checkpoint.best`.
 
     Args:
-        path: of a file or folder, or in one of these forms.
-        say: prints a line on each newer save that is damaged.
+        path: a file or folder, or one of these forms. An existing path is returned unchanged.
+        say: prints a line for each newer checkpoint that is damaged.
 
     Raises:
-        CheckpointError: the run has no such save.
+        CheckpointError: the run has no such checkpoint.
     """
     name, at, which = path.name.rpartition("@")
     run_dir = path.with_name(name) if name else path
@@ -158,8 +157,8 @@ def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
             return save
         steps = [str(step_of(one)) for one in reversed(RunDir(run_dir).saved_paths())]
         raise CheckpointError(
-            f"{run_dir}@{int(which)}: expected a save of that step, there are those of "
-            f"{', '.join(steps) or 'none'}"
+            f"{run_dir}@{int(which)}: expected the step of a checkpoint, got {int(which)}; the run "
+            f"has {', '.join(steps) or 'none'}"
         )
     if which == "latest":
         return find(run_dir, say).path
@@ -167,7 +166,8 @@ def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
         return retry_while_gone(path, lambda: _best(run_dir))
     if which.startswith(("opponent:", "opponents")):
         raise CheckpointError(
-            f"{path}: expected a save, got opponents in one, which can play, but are no run"
+            f"{path}: expected a checkpoint, got opponents of one: pool members can be evaluated "
+            "but not resumed"
         )
     raise CheckpointError(f"{path}: expected {run_dir}@STEP, @latest or @best, got @{which}")
 
@@ -176,36 +176,36 @@ def _best(run_dir: Path) -> Path:
     paths = RunDir(run_dir).saved_paths()
     saves = VerifiedSaves().update(reversed(paths))
     if not saves and not all(path.exists() for path in paths):
-        raise SaveGone(f"{run_dir}: its saves were deleted while they were read")
+        raise SaveGone(f"{run_dir}: its checkpoints were deleted while they were read")
     if not saves:
-        raise CheckpointError(f"{run_dir}@best: expected a run with saves, there are none")
+        raise CheckpointError(f"{run_dir}@best: expected a run with checkpoints, got none")
     with unless_replaced(saves[-1].path):
         config = read_config(saves[-1])
     by = config.checkpoint.best
     if not by:
         raise CheckpointError(
-            f"{run_dir}@best: expected a run that keeps its best saves, as with "
-            "'checkpoint.best=[\"eval/episodic_reward.mean max\"]'; this one does not"
+            f"{run_dir}@best: expected a run that keeps its best checkpoints, as with "
+            "'checkpoint.best=[\"eval/episodic_reward.mean max\"]', got one without that setting"
         )
     best = best_of({saved.path.name: saved.manifest for saved in saves}, by[0], 1)
     if not best:
-        raise CheckpointError(f"{run_dir}@best: no save has what it is judged by, {by[0]}")
+        raise CheckpointError(f"{run_dir}@best: no checkpoint has the metric of {by[0]!r}")
     return run_dir / best[0]
 
 
 class SavedRun(NamedTuple):
-    """Network of a save, and its run.
+    """Network of a checkpoint, with the configuration and spaces of its run.
 
     Attributes:
-        path: the directory of the save.
-        config: of the run.
-        step: how many frames it was trained for.
+        path: directory of the checkpoint.
+        config: configuration of the run.
+        step: number of frames that the network was trained for.
         agent: the network, in evaluation mode.
-        obs_space: the observations it was trained on.
-        action_space: the actions it was trained on.
-        run_name: the folder of the run's logs, "" if unknown.
-        member: name of the member of its league that it is; "" for the agent of the run.
-        pool: the members of the pool of the save; None if they were not read.
+        obs_space: observation space of the run.
+        action_space: action space of the run.
+        run_name: folder of the logs of the run, "" if unknown.
+        member: name of the league member; "" for the agent of the run.
+        pool: members of the opponent pool; None if they were not read.
     """
 
     path: Path
@@ -220,21 +220,21 @@ class SavedRun(NamedTuple):
 
     @property
     def spaces(self) -> Spaces:
-        """The spaces it was trained on."""
+        """Spaces of the run."""
         return Spaces(self.obs_space, self.action_space)
 
 
 def read_saved_run(path: Path, agent: PPOAgent | None = None, with_pool: bool = False) -> SavedRun:
-    """Read the network of a save, without its optimizer.
+    """Read the network of a checkpoint, without the optimizer state.
 
     Args:
-        path: as for `lookup.find`; or SAVE@opponent:NAME, for a member of the league of a save.
-        agent: the user's own network, which takes the weights; None for a `RogueNet`.
-        with_pool: True to read the members of its pool too, as the save may be deleted later.
+        path: as for `lookup.find`; or SAVE@opponent:NAME for a league member.
+        agent: a custom network, which the weights are loaded into; None for a `RogueNet`.
+        with_pool: True to read the opponent pool too, as the checkpoint may be deleted later.
 
     Raises:
-        CheckpointError: there is no valid checkpoint, or its weights are no finite numbers; or it
-            has no such member, or not as a network.
+        CheckpointError: there is no valid checkpoint, its weights are not finite, or the member
+            does not exist or is no network.
     """
     if (named := split_member(path)) is None:
         saved = find(path)
@@ -257,13 +257,13 @@ def _agent_of(saved: Checkpoint, agent: PPOAgent | None) -> SavedRun:
 
 
 def split_member(path: Path) -> tuple[Path, str] | None:
-    """Return the path of the save and the name in SAVE@opponent:NAME; None for another path."""
+    """Split SAVE@opponent:NAME into path and name; return None for other paths."""
     save, form, name = str(path).rpartition(_MEMBER)
     return (Path(save), name) if form and save and not path.exists() else None
 
 
 def members_of(path: Path) -> list[Member]:
-    """Return the pool of a save, in the order in which its members joined.
+    """Return the opponent pool of a checkpoint, in the order in which its members joined.
 
     Args:
         path: as for `lookup.find`; or RUN@opponents.
@@ -274,47 +274,47 @@ def members_of(path: Path) -> list[Member]:
     if not path.exists():
         path = Path(str(path).removesuffix("@opponents"))
     saved = find(path)
-    return _some(saved.path, _pool_of(saved))
+    return _require_members(saved.path, _pool_of(saved))
 
 
 def pool_of_run(run: SavedRun) -> list[Member]:
-    """Return the pool of a save that was read, in the order in which its members joined.
+    """Return the opponent pool of a `SavedRun`, read from disk if needed.
 
     Raises:
-        CheckpointError: it has none; or it was read without, and there is no such save any more.
+        CheckpointError: there is no pool, or the checkpoint has been deleted.
     """
-    return members_of(run.path) if run.pool is None else _some(run.path, run.pool)
+    return members_of(run.path) if run.pool is None else _require_members(run.path, run.pool)
 
 
 def _pool_of(saved: Checkpoint) -> list[Member]:
     return [member for member in read_members(saved) if member.is_in_pool]
 
 
-def _some(path: Path, pool: Sequence[Member]) -> list[Member]:
-    """Return the members of a pool, of which there has to be one."""
+def _require_members(path: Path, pool: Sequence[Member]) -> list[Member]:
+    """Return the members of a pool, or raise if it is empty."""
     if not pool:
         raise CheckpointError(
-            f"{path}: expected a save of a run with opponents (selfplay), it has none"
+            f"{path}: expected a checkpoint with opponents (selfplay), got one without"
         )
     return [*pool]
 
 
 def find_member(path: Path, name: str) -> tuple[Checkpoint, Member]:
-    """Return a save and a member of its league.
+    """Return a checkpoint and a member of its league.
 
     Args:
-        path: of the save, as for `lookup.find`.
-        name: of the member.
+        path: the checkpoint, as for `lookup.find`.
+        name: name of the member.
 
     Raises:
-        CheckpointError: there is no valid checkpoint, or no such member; names the nearest one.
+        CheckpointError: there is no valid checkpoint, or no such member; names the closest one.
     """
     saved = find(path)
     members = {member.name: member for member in read_members(saved)}
     if name not in members:
-        there = ", ".join(members) or "none"
+        names = ", ".join(members) or "none"
         raise CheckpointError(
-            f"{saved.path}: expected one of its opponents, which are {there}; got {name!r}"
+            f"{saved.path}: expected one of its opponents, {names}; got {name!r}"
             f"{did_you_mean(name, members, separator='; ')}"
         )
     return saved, members[name]
@@ -324,8 +324,8 @@ def _run_of_member(saved: Checkpoint, member: Member, agent: PPOAgent | None) ->
     name, where = member.name, f"{saved.path}: {member.file}"
     if member.kind != "network":
         raise CheckpointError(
-            f"{saved.path}: opponent {name}: expected one with a network, it is {member.origin!r}; "
-            "name that instead"
+            f"{saved.path}: opponent {name}: expected one with a network, got {member.origin!r}; "
+            "pass that instead"
         )
     if member.config:
         run = run_of_member(member, saved.path)
@@ -333,8 +333,8 @@ def _run_of_member(saved: Checkpoint, member: Member, agent: PPOAgent | None) ->
     network: Any = agent
     if network is None:
         raise CheckpointError(
-            f"{where}: the weights are those of a network of your own; expected that network "
-            "beside the path, as agent= in Python"
+            f"{where}: expected weights of a RogueNet, got weights of a custom network; pass "
+            "that network as agent= in Python"
         )
     load_weights(where, network, tensors_of(where, member.weights))
     state, config = read_state(saved), read_config(saved)
@@ -350,14 +350,14 @@ def _run_of_member(saved: Checkpoint, member: Member, agent: PPOAgent | None) ->
 
 
 def run_of_member(member: Member, path: Path) -> SavedRun:
-    """Return a member as the run that it was taken from; not for networks of the user's own.
+    """Return the network of a league member with the configuration and spaces of its run.
 
     Args:
-        member: with a network.
-        path: of the save, for messages.
+        member: a member with a `RogueNet`.
+        path: the checkpoint, for messages.
 
     Raises:
-        CheckpointError: its file or its configuration is damaged, or they do not fit.
+        CheckpointError: the file or the configuration is damaged, or they do not match.
     """
     where = f"{path}: {member.file}"
     try:
@@ -383,19 +383,19 @@ def run_of_member(member: Member, path: Path) -> SavedRun:
 
 
 class Contents(NamedTuple):
-    """All content of a save as plain data and tensors, whatever network it is of.
+    """Content of a checkpoint as plain data and tensors, for any class of network.
 
     Attributes:
-        path: its folder.
-        manifest: the content of its manifest.
-        config: the configuration as RON, with the names of today if it is a `TrainConfig`.
-        settings: the configuration; None if it is of a class of the user's own.
+        path: the folder.
+        manifest: content of the manifest.
+        config: the configuration as RON, with today's names if it is a `TrainConfig`.
+        settings: the configuration; None if it is an instance of a custom class.
         state: the readable part of the state, without the spaces.
-        obs_space: the observations of the agent.
-        action_space: its actions.
-        tensors: by name, by file; without those of the members of its league.
-        members: of its league.
-        lessons: progress in curricula, and arguments that were changed.
+        obs_space: observation space of the agent.
+        action_space: action space of the agent.
+        tensors: tensors by name by file, without league members.
+        members: members of the league.
+        lessons: progress in curricula, and changed arguments.
         rounds: rounds of episodes.
     """
 
@@ -413,12 +413,12 @@ class Contents(NamedTuple):
 
     @property
     def spaces(self) -> Spaces:
-        """The spaces of the agent."""
+        """Spaces of the agent."""
         return Spaces(self.obs_space, self.action_space)
 
 
 def read_contents(path: Path) -> Contents:
-    """Read all content of a save.
+    """Read all content of a checkpoint.
 
     Args:
         path: as for `lookup.find`.
@@ -430,8 +430,8 @@ def read_contents(path: Path) -> Contents:
     state = read_state(saved)
     spaces = {name: state.pop(name) for name in ("obs_space", "action_space")}
     members = read_members(saved)
-    others = saved.manifest["files"].keys() - {member.file for member in members}
-    names = sorted(name for name in others if name.endswith(".safetensors"))
+    files = saved.manifest["files"].keys() - {member.file for member in members}
+    names = sorted(name for name in files if name.endswith(".safetensors"))
     settings = _settings(saved)
     return Contents(
         saved.path,
@@ -448,7 +448,7 @@ def read_contents(path: Path) -> Contents:
 
 
 def _settings(saved: Checkpoint) -> TrainConfig | None:
-    """Return the configuration; None for one of a class of the user's own."""
+    """Return the configuration; None if it is an instance of a custom class."""
     try:
         return read_config(saved)
     except CheckpointError:

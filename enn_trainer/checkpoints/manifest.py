@@ -1,4 +1,4 @@
-"""Manifest of a save: made, written, read back and checked."""
+"""Manifest of a checkpoint: creation, reading and validation."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_TEXT = 10_000
-"""Characters of a text in a manifest, but for the command, which the manifest's own size bounds."""
+"""Maximal length of a text in a manifest, except for the command."""
 _PACKAGES = ("enn-trainer", "torch", "numpy", "safetensors", "msgpack")
 _FILE_NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -39,14 +39,14 @@ def new_manifest(
     facts: Mapping[str, Any],
     hashes: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return the manifest of a save that is made now.
+    """Return the manifest of a new checkpoint.
 
     Args:
-        step: of the run.
-        files: names and contents.
+        step: step of the run.
+        files: contents of the files by name.
         why: the reason for saving.
         facts: more fields, such as the metrics of this step.
-        hashes: sha256 of files, by name, where it is known.
+        hashes: precomputed sha256 of files by name.
     """
     hashes = hashes or {}
     content = {
@@ -69,12 +69,12 @@ def new_manifest(
 
 
 def sha256_of(data: bytes) -> str:
-    """Return the sha256 of a content, as manifests have it."""
+    """Return the sha256 of bytes as hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def git_revision() -> str | None:
-    """Return the git revision of the folder that the run was started in, None if it has none."""
+    """Return the git revision of the start folder; None outside of a repository."""
     return revision_of(start_folder())
 
 
@@ -83,30 +83,29 @@ def _as_json(content: Mapping[str, Any]) -> bytes:
 
 
 def own_hash(content: Mapping[str, Any]) -> str:
-    """Return the sha256 of the content of a manifest, but for this hash."""
-    others = {key: value for key, value in content.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+    """Return the sha256 of the content of a manifest without its `sha256` field."""
+    fields = {key: value for key, value in content.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def read_manifest(path: Path) -> Mapping[str, Any]:
-    """Read a manifest and check every field of it.
+    """Read a manifest and validate every field.
 
     Raises:
-        CheckpointError: it is missing, damaged, from a newer version, or has a value that no
-            writer of this format writes.
+        CheckpointError: it is missing, damaged, from a newer version, or has an invalid value.
     """
     data = read_plain_file(path, MAX_MANIFEST_BYTES)
     try:
         content: Mapping[str, Any] = json.loads(data, object_pairs_hook=dict_of_unique)
         is_whole = isinstance(content, dict) and content.get("sha256") == own_hash(content)
-        # 1E-05 means what 1e-05 does, but nobody wrote it.
+        # Reject other spellings of the same JSON, such as 1E-05 for 1e-05.
         is_as_written = is_whole and data == _as_json(content)
     except ConfigError as error:
         raise CheckpointError(f"{path}: damaged: {error}") from None
     except (ValueError, RecursionError):
         raise CheckpointError(f"{path}: damaged, not JSON") from None
     if not is_as_written:
-        problem = "it is not written as it was" if is_whole else "its sha256 does not fit"
+        problem = "not in the format of the writer" if is_whole else "its sha256 does not match"
         raise CheckpointError(f"{path}: damaged, {problem}")
     version: Any = content.get("format")
     if is_count(version) and version > FORMAT_VERSION:
@@ -115,7 +114,7 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
             f"{FORMAT_VERSION}); upgrade enn-trainer"
         )
 
-    # Fields that have another type or range than a writer of this format gives them.
+    # Fields with a wrong type or range.
     problems = field_problems(content, _FIELDS, _REQUIRED, _OTHER_FIELD)
     files = content.get("files")
     for name, entry in files.items() if isinstance(files, dict) else ():
@@ -130,12 +129,12 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
 
 
 def size_of_save(manifest: Mapping[str, Any]) -> int:
-    """Return the bytes of all files of a save but the manifest."""
+    """Return the total size of the files of a checkpoint without the manifest, in bytes."""
     return sum(file["size"] for file in manifest["files"].values())
 
 
 def is_file_name(name: str) -> bool:
-    """Return True for a name that leads to no other folder."""
+    """Return True for a plain file name, without a path."""
     return _FILE_NAME.fullmatch(name) is not None
 
 
@@ -145,7 +144,7 @@ def is_count(value: object) -> bool:
 
 
 FieldCheck: TypeAlias = tuple[Callable[[Any], bool], str]
-"""A check of the value of a field, and the value that it expects, in words."""
+"""Predicate for the value of a field, and a description of the expected value."""
 
 
 def field_problems(
@@ -154,19 +153,19 @@ def field_problems(
     required: Collection[str],
     other: FieldCheck = (lambda _: True, ""),
 ) -> list[str]:
-    """Return what is wrong with the fields of a file: each that is missing or has another value.
+    """Return a message for each missing or invalid field.
 
     Args:
         content: values by field.
-        checks: of the known fields.
-        required: the fields that must be there.
-        other: the check of a field of no known name.
+        checks: checks of the known fields.
+        required: the required fields.
+        other: check of unknown fields.
     """
     missing = [name for name in required if name not in content]
     problems = [f"{name}: expected {checks[name][1]}, got nothing" for name in missing]
     for name, value in content.items():
-        is_one, expected = checks.get(name, other)
-        if not is_one(value):
+        is_valid, expected = checks.get(name, other)
+        if not is_valid(value):
             where = name if name in checks else repr(name[:80])
             problems.append(f"{where}: expected {expected}, got {short_repr(value)}")
     return problems
@@ -216,10 +215,10 @@ _FIELDS: Mapping[str, FieldCheck] = {
     "command": (lambda v: isinstance(v, str), "a text"),
     "host": _TEXT_FIELD,
 }
-"""All fields that are written, a check of each, and what it expects."""
+"""Checks of all known fields."""
 _REQUIRED = ("format", "step", "why", "created", "files", "sha256")
 _OTHER_FIELD: FieldCheck = (
     lambda v: v is None or isinstance(v, bool) or _is_text(v) or _is_finite(v),
     "a text, a finite number or nothing",
 )
-"""A field of no known name, as of a later writer, has to be something that can be shown."""
+"""Check of unknown fields, as later versions may add: only values that can be displayed."""

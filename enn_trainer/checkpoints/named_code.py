@@ -1,4 +1,4 @@
-"""Code that configurations and saves name: environments, their arguments, bots, Ray's settings."""
+"""Code named by configurations and checkpoints: environments, arguments, bots, Ray settings."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -11,21 +11,21 @@ from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig
 from enn_trainer.runtime.trust import TYPED, Key, Kind, NamedCode, Trust, names_code, texts_of_code
 from enn_trainer.selfplay.league import League, Member
-from entity_env.named_world import names_bot
+from entity_env.named_world import is_bot_name
 from entity_env.vec.samplers import Sampler
 from entity_env.vec.variation import read_samplers
 
-OF_ENVIRONMENTS: tuple[Kind, ...] = ("environment", "argument")
-"""Kinds of code that programs replace by the environment that they pass to `train`."""
+ENVIRONMENT_KINDS: tuple[Kind, ...] = ("environment", "argument")
+"""Kinds of code that the environment passed to `train` replaces."""
 
 
 class NamedEnv(NamedTuple):
-    """An environment as a configuration names it.
+    """Environment named by a configuration.
 
     Attributes:
-        path: path of its section, such as `("eval", "env")`.
-        id: its name.
-        kwargs: its arguments.
+        path: path of the section, such as `("eval", "env")`.
+        id: name of the environment.
+        kwargs: arguments of the constructor.
         vary: samplers of arguments that vary.
     """
 
@@ -35,7 +35,7 @@ class NamedEnv(NamedTuple):
     vary: Mapping[str, str] = {}
 
     def code(self, source: str = "") -> Iterator[NamedCode]:
-        """Yield the code that it names; the texts of arguments count where its name is code."""
+        """Yield the code that it names; texts in arguments count if the name itself is code."""
         if not names_code(self.id):
             return
         yield NamedCode("environment", self.id, (*self.path, "id"), source)
@@ -47,11 +47,11 @@ class NamedEnv(NamedTuple):
 def code_of_samplers(
     texts: Mapping[str, str], path: tuple[str, ...], source: str
 ) -> Iterator[NamedCode]:
-    """Yield the texts that may name code among the values that samplers draw.
+    """Yield the values of samplers that may name code.
 
     Args:
-        texts: samplers by the name of the argument.
-        path: path of the setting that has them.
+        texts: samplers by argument name.
+        path: path of the setting.
         source: the file, for messages.
     """
     for name, sampler in read_samplers(texts).items():
@@ -64,7 +64,7 @@ def _values(sampler: Sampler) -> list[Any]:
 
 
 def envs_named_in(config: TrainConfig) -> list[NamedEnv]:
-    """Return each environment that a configuration names: of training, evaluation and suites."""
+    """Return the environments of a configuration: for training, evaluation and suites."""
     base, evaluation = config.env, config.eval
     envs: dict[tuple[str, ...], EnvConfig | EvalEnvConfig | None] = {("env",): config.env}
     if evaluation is not None:
@@ -105,12 +105,12 @@ def _bots(config: TrainConfig, source: str) -> Iterator[NamedCode]:
     if config.selfplay is not None:
         named += [(("selfplay", "opponents"), entry, True) for entry in config.selfplay.opponents]
     for path, text, is_listed in named:
-        if text is not None and names_bot(text):
+        if text is not None and is_bot_name(text):
             yield NamedCode("bot", text, path, source, is_listed)
 
 
 def code_of_ray(config: TrainConfig, source: str) -> Iterator[NamedCode]:
-    """Yield the settings that connect to a cluster, and let its hosts get files and programs."""
+    """Yield the settings that connect to a Ray cluster or send files and programs to its hosts."""
     rollout, evaluation = config.rollout, config.eval
     addresses = {("rollout", "ray"): rollout.ray}
     if evaluation is not None:
@@ -125,41 +125,41 @@ def code_of_ray(config: TrainConfig, source: str) -> Iterator[NamedCode]:
 
 
 def code_of_members(members: Iterable[Member], source: str) -> list[NamedCode]:
-    """Return the bots among the members of a league, whether or not they are in its pool.
+    """Return the bots among the members of a league, in its pool or not.
 
     Args:
         members: members of a league.
-        source: the save, for messages.
+        source: the checkpoint, for messages.
     """
     path = "selfplay", "opponents"
     return [
         NamedCode("bot", member.origin, path, f"opponent {member.name} of {source}", True)
         for member in members
-        if member.kind in ("bot", "custom") and names_bot(member.origin)
+        if member.kind in ("bot", "custom") and is_bot_name(member.origin)
     ]
 
 
 def keys_of_bots(paths: Iterable[object]) -> frozenset[Key]:
-    """Return the keys of the bots among paths of players that the user writes."""
-    return frozenset(("bot", path) for path in paths if isinstance(path, str) and names_bot(path))
+    """Return the keys of the bots among the player paths that the user passed."""
+    return frozenset(("bot", path) for path in paths if isinstance(path, str) and is_bot_name(path))
 
 
 def code_in_state(
     manager: StateManager, saved: Checkpoint, without: Collection[Kind] = ()
 ) -> Iterator[NamedCode]:
-    """Yield the code that the state of a save names, and the run that continues from it uses.
+    """Yield the code that the state of a checkpoint names and a resumed run uses.
 
     Args:
         manager: state manager of the run.
-        saved: the save.
-        without: kinds to leave out.
+        saved: the checkpoint.
+        without: kinds of code to leave out.
 
     Raises:
         CheckpointError: a file is damaged.
     """
     source, config, restored = str(saved.path), manager.config, manager._state
     has_bots = config.selfplay is not None and "bot" not in without
-    if has_bots and restored is not None:  # then the save may be gone
+    if has_bots and restored is not None:  # the checkpoint may be deleted by now
         league = restored.part(League)
         yield from code_of_members(() if league is None else league.members, source)
         has_bots = False
@@ -178,7 +178,7 @@ def code_in_state(
 
 
 def trust_of_run(manager: StateManager, line: str = "") -> Trust:
-    """Return the trust in code that a run names.
+    """Return which code named by the configuration and the checkpoint the user trusts.
 
     Args:
         manager: state manager of the run.
@@ -193,29 +193,29 @@ def trust_of_run(manager: StateManager, line: str = "") -> Trust:
     if saved is None or manager.trusts_save:
         return TYPED
     codes, sources = code_in_config(manager.config), manager.sources
-    keys: set[Key] = {code.key for code in codes if sources.is_given(code.path)}
+    keys: set[Key] = {code.key for code in codes if sources.is_explicit(code.path)}
     if manager.init_path is not None and manager.init_path.is_file():
-        config, _ = manager._read_config(None)  # that of the file, with the overrides
+        config, _ = manager._read_config(None)  # the file with the overrides
         keys |= {code.key for code in code_in_config(config)}
     return Trust(frozenset(keys), line=line)
 
 
 def check_run(manager: StateManager, line: str = "", without: Collection[Kind] = ()) -> Trust:
-    """Raise if a run continues from a save that names code which the user does not.
+    """Raise if a run resumes from a checkpoint that names code which the user does not name.
 
-    Nothing is imported: importing a module already runs it.
+    Nothing is imported, as importing a module already executes it.
 
     Args:
         manager: state manager of the run.
         line: the command line with `--trust`, for the message.
-        without: kinds of code that the run has from elsewhere.
+        without: kinds of code to leave out, as the program passes its own.
 
     Returns:
-        The trust in the code that the run names.
+        The trusted code.
 
     Raises:
-        ConfigError: there is such code; names the setting, the code and what to type.
-        CheckpointError: the save is damaged.
+        ConfigError: there is such code; names the setting, the code and the command to type.
+        CheckpointError: the checkpoint is damaged.
     """
     trust, saved, config = trust_of_run(manager, line), manager.resumed_from, manager.config
     if saved is not None and not trust.is_complete:

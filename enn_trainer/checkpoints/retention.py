@@ -1,4 +1,4 @@
-"""Retention of saves: a function of their manifests, the settings and the pins alone."""
+"""Retention of checkpoints: a pure function of manifests, settings and pins."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -12,28 +12,28 @@ PINNED = "pinned"
 
 Manifest: TypeAlias = Mapping[str, Any]
 Manifests: TypeAlias = Mapping[str, Manifest]
-"""Manifests by the names of the saves."""
+"""Manifests by checkpoint name."""
 
 
 def reasons_to_keep(
     saves: Manifests, policy: CheckpointConfig, pins: Collection[str]
 ) -> dict[str, list[str]]:
-    """Return why each save of a run is kept; no reasons for one that may be deleted.
+    """Return the reasons to keep each checkpoint of a run; an empty list if it may be deleted.
 
     Args:
-        saves: the manifests of all valid saves.
+        saves: manifests of all valid checkpoints.
         policy: the settings.
-        pins: the names of saves that are pinned.
+        pins: names of the pinned checkpoints.
 
     Returns:
-        For every save a list, such as `["newest", "every 1000 steps"]`.
+        A list for every checkpoint, such as `["newest", "every 1000 steps"]`.
     """
     reasons: dict[str, list[str]] = {name: [] for name in saves}
     by_step = sorted(saves, key=lambda name: saves[name]["step"])
     for name in by_step[-policy.keep :]:
         reasons[name].append(NEWEST)
 
-    # The first save of each window of steps, and of each window of training time.
+    # The first checkpoint of each window of steps, and of each window of training time.
     steps, minutes = policy.keep_every_steps, policy.keep_every_minutes
     if steps is not None:
         windows = {name: saves[name]["step"] // steps for name in by_step}
@@ -57,12 +57,12 @@ def reasons_to_keep(
 def reasons_to_save(
     saves: Manifests, name: str, manifest: Manifest, policy: CheckpointConfig
 ) -> list[str]:
-    """Return why a save that does not exist yet would be kept for longer than a while.
+    """Return the reasons to save now, other than being the newest checkpoint.
 
     Args:
-        saves: the manifests of the saves that exist.
-        name: of the new one.
-        manifest: the known fields of the new one.
+        saves: manifests of the existing checkpoints.
+        name: name of the new checkpoint.
+        manifest: fields of the new manifest that are known already.
         policy: the settings.
     """
     reasons = reasons_to_keep({**saves, name: manifest}, policy, ())[name]
@@ -70,32 +70,32 @@ def reasons_to_save(
 
 
 def best_of(saves: Manifests, text: str, count: int) -> list[str]:
-    """Return the names of the best saves, the best first; of equal ones the earlier.
+    """Return the names of the best checkpoints, best first; ties go to the earlier one.
 
     Args:
-        saves: the manifests of valid saves.
-        text: the metric and its direction, such as "eval/episodic_reward.mean max".
-        count: how many at most.
+        saves: manifests of valid checkpoints.
+        text: metric and direction, such as "eval/episodic_reward.mean max".
+        count: maximal number of names.
     """
     best = read_best(text)
     values = {name: _number(_metrics(saves[name]).get(best.key)) for name in saves}
-    known = {name: -best.sign * value for name, value in values.items() if value is not None}
-    return sorted(known, key=lambda name: (known[name], saves[name]["step"]))[:count]
+    ranks = {name: -best.sign * value for name, value in values.items() if value is not None}
+    return sorted(ranks, key=lambda name: (ranks[name], saves[name]["step"]))[:count]
 
 
 def measured(manifest: Manifest) -> dict[str, float]:
-    """Return the finite metrics that were measured at the step of a save, by tag."""
+    """Return the finite metrics that were measured at the step of a checkpoint, by tag."""
     numbers = {key: _number(value) for key, value in _metrics(manifest).items()}
     return {key: number for key, number in numbers.items() if number is not None}
 
 
 def adds_metrics(facts: Manifest, manifest: Manifest) -> bool:
-    """Return True if facts for a manifest have metrics that a manifest of the same step lacks."""
+    """Return True if `facts` have metrics that a manifest of the same step lacks."""
     return not _metrics(facts).keys() <= _metrics(manifest).keys()
 
 
 def _first_of_each(windows: Mapping[str, int]) -> list[str]:
-    """Return the first save in each window but that at the very beginning, which is number 0."""
+    """Return the first checkpoint of each window; window 0 does not count."""
     first: dict[int, str] = {}
     for name, window in windows.items():
         first.setdefault(window, name)

@@ -1,4 +1,4 @@
-"""Folder of a run, and the recordings that it continues."""
+"""Recordings of a run: checks and truncation before the run starts."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -18,18 +18,18 @@ from entity_env.spaces import ActionName, ActionSpace
 def prepare_captures(
     manager: StateManager, actions_of_evals: Callable[[], Mapping[ActionName, ActionSpace]]
 ) -> None:
-    """Check and truncate the recordings of a run, before it begins; with several ranks, in rank 0.
+    """Check and truncate the recordings of a run before it starts; rank 0 does it for all ranks.
 
-    A new run needs new files, also if it starts from a save elsewhere. A run that continues appends
-    to its own files, from which everything after the save is cut off, as the run repeats that part.
+    A new run needs new files, even if it starts from the checkpoint of another run. A resumed run
+    appends to its files, which are truncated at the step of the checkpoint.
 
     Args:
         manager: state manager of the run.
-        actions_of_evals: returns the actions of the environments of evaluations, which may have
-            labels in another order.
+        actions_of_evals: returns the action spaces of evaluation environments, whose labels may be
+            in another order.
 
     Raises:
-        ConfigError: a file cannot be written, or its content would be lost or mixed up.
+        ConfigError: a file cannot be written, or belongs to another run.
     """
     manager.group.lead(lambda: _truncate_captures(manager, actions_of_evals), "start")
 
@@ -43,9 +43,9 @@ def _truncate_captures(
     rollouts, evals = capture_of_rollouts(config, folder), capture_of_evals(config, folder)
     captures = [capture for capture in (rollouts, evals) if capture is not None]
     for capture in captures:
-        own_actions = actions_of_evals if capture is evals else None
+        eval_actions = actions_of_evals if capture is evals else None
         try:
-            ends.append(_where_to_begin(capture, manager, own_actions))
+            ends.append(_where_to_begin(capture, manager, eval_actions))
         except OSError as error:
             raise ConfigError(
                 f"{capture.field}: expected a file to write to, got {capture.path} "
@@ -74,20 +74,20 @@ def _where_to_begin(
 
     # A new run needs a new file.
     if not continues(manager):
-        if holds_no_step(path):  # a process that was killed before the run was first saved
+        if holds_no_step(path):  # of a process that was killed before the first checkpoint
             return 0
         raise ConfigError(
-            f"{capture.field}: expected a new file for a run that begins here, {path} is there "
-            "already; give another path, or remove it"
+            f"{capture.field}: expected a new file for a new run, {path} is there already; set "
+            "another path, or remove it"
         )
 
-    # A run that continues keeps the part that it will not repeat.
+    # A resumed run keeps the steps before its checkpoint.
     if path.stat().st_size == 0:
         return 0
     actions, again = state.action_space, state.step
     if actions_of_evals is not None:
         actions = dict(actions_of_evals())
-        # An evaluation at this step is not repeated if its clock was advanced already.
+        # An evaluation at this step is not repeated if the next one is scheduled already.
         again += state.next_eval_step is not None and state.next_eval_step > state.step
     header = recording_header(
         state.obs_space, actions, capture.num_envs, capture.subsample, capture.seed, state.run_name
@@ -96,17 +96,18 @@ def _where_to_begin(
 
 
 def continues(manager: StateManager) -> bool:
-    """Return True for a run that owns its recordings; one from a save elsewhere does not."""
-    if not manager.state.run_name:  # never trained, as an upgraded save
+    """Return True if the run continues its own recordings, not the checkpoint of another run."""
+    if not manager.state.run_name:  # never trained, such as an upgraded checkpoint
         return False
-    # Without a save it was trained before in this process.
+    # Without a checkpoint it was trained earlier in this process.
     return manager.resumed_from is None or manager.is_resumed_in_place
 
 
 def run_folder(manager: StateManager) -> Path | None:
     """Return the folder for metrics, videos and recordings; None for folders below `data_dir`.
 
-    It is that of the saves. A run that an earlier release began continues where its metrics are.
+    It is the folder of the checkpoints, except for runs of earlier releases, whose metrics continue
+    in their old folder.
     """
     run_dir, state = manager.checkpoint_dir, manager.state
     if run_dir is None or not continues(manager) or os.path.lexists(run_dir / METRICS_FILE):

@@ -1,8 +1,8 @@
-"""Locks on the folder of a run, all of which the system releases when the process dies.
+"""Locks on the folder of a run; the system releases all of them when the process dies.
 
-The process that trains holds a lock on the file `.lock`. The file can be removed, also with the
-folder, while the process goes on; so on Linux it claims the folder as well. Whoever changes pins,
-or deletes or replaces saves, holds a lock on the folder itself for that moment.
+The training process locks the file `.lock`. As that file can be removed, alone or with its folder,
+the process also claims the folder on Linux. Changes of pins, deletions and replacements of
+checkpoints lock the folder itself for their duration.
 """
 
 import errno
@@ -28,13 +28,13 @@ MAX_LOCK_BYTES = 4096
 
 
 class FileLock:
-    """Open file, folder or socket that only one process has, and children of this one do not keep.
+    """Exclusive open file, folder or socket, which child processes do not inherit.
 
     Args:
-        descriptor: of the open file, which is closed with the lock.
+        descriptor: descriptor of the open file, which is closed with the lock.
 
     Attributes:
-        descriptor: of the open file; -1 once it is closed.
+        descriptor: descriptor of the open file; -1 once it is closed.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -43,13 +43,13 @@ class FileLock:
 
     def close(self) -> None:
         """Release the lock and close the file. Safe to call twice."""
-        with suppress(OSError, ValueError):  # no locks; or it is closed
-            # A child may have a copy of the file, which would keep the lock.
+        with suppress(OSError, ValueError):  # no locks, or closed already
+            # A child may have a copy of the descriptor, which would keep the lock.
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
         self.close_in_child()
 
     def close_in_child(self) -> None:
-        """Close the file alone: to unlock it here would unlock it for the parent."""
+        """Close the file without unlocking it, which would unlock it for the parent too."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -57,7 +57,7 @@ class FileLock:
 
 @contextmanager
 def folder_lock(run_dir: Path) -> Iterator[None]:
-    """Keep all others from changing the pins of a run, and from deleting or replacing its saves.
+    """Lock the pins and checkpoints of a run against changes by other processes.
 
     Raises:
         CheckpointError: there is no such folder.
@@ -72,22 +72,22 @@ def folder_lock(run_dir: Path) -> Iterator[None]:
 
 @final
 class RunLock:
-    """Lock of the process that trains in the folder of a run, taken when it is made.
+    """Lock of the process that trains in the folder of a run, acquired on construction.
 
     Args:
         run_dir: the folder, which exists.
-        clean_up: removes from the folder what dead processes left half done.
+        clean_up: removes leftovers of dead processes from the folder.
         say: prints a line if the file system has no locks.
 
     Raises:
-        LockTaken: another process has it.
+        LockTaken: another process has the lock.
         CheckpointError: the lock file cannot be written.
     """
 
     def __init__(
         self, run_dir: Path, clean_up: Callable[[Path], None], say: Callable[[str], None]
     ) -> None:
-        self._shown, self._clean_up, self._say = run_dir, clean_up, say
+        self._display_dir, self._clean_up, self._say = run_dir, clean_up, say
         self._run_dir = run_dir.absolute()  # an environment may change the current folder
         self._path = self._run_dir / LOCK
         with ExitStack() as stack:
@@ -98,17 +98,18 @@ class RunLock:
 
     @property
     def is_current(self) -> bool:
-        """True while the path still leads to the file that is locked."""
+        """True while the path still leads to the locked file."""
         return _is_at(self._lock.descriptor, self._path)
 
     def renew(self, foreign_save: Callable[[], str | None]) -> None:
-        """Make the folder again, and lock it again, after it or the lock file was removed.
+        """Recreate and relock the folder after it or the lock file was removed.
 
         Args:
-            foreign_save: returns the name of a save in the folder that is not of this run, or None.
+            foreign_save: returns the name of a checkpoint in the folder that another process saved,
+                or None.
 
         Raises:
-            CheckpointError: another process was faster, or they cannot be made.
+            CheckpointError: another process was faster, or the files cannot be created.
         """
         disk.make_run_dir(self._run_dir)
         try:
@@ -123,18 +124,18 @@ class RunLock:
         self._lock = lock
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Release the folder."""
         self._lock.close()
         self._claim.close()
 
     def _lost(self, how: str) -> CheckpointError:
         return CheckpointError(
-            f"{self._shown}: this folder, or {LOCK} in it, was removed during the run, and {how}; "
-            "this run ends, and saves nothing more there"
+            f"{self._display_dir}: this folder, or {LOCK} in it, was removed during the run, and "
+            f"{how}; this run ends without saving there again"
         )
 
     def _acquire(self) -> FileLock:
-        """Return the lock file, locked and signed, after cleaning up the folder."""
+        """Lock and sign the lock file, clean up the folder, and return the lock."""
         while True:
             # Open and lock the file.
             with disk.naming(self._path):
@@ -144,29 +145,29 @@ class RunLock:
                 try:
                     fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    raise LockTaken(self._shown, self._path) from None
+                    raise LockTaken(self._display_dir, self._path) from None
                 except OSError as error:
                     if error.errno not in (errno.ENOLCK, *disk.UNSUPPORTED):
                         raise CheckpointError(
-                            f"{self._shown / LOCK}: cannot be locked: {error.strerror}"
+                            f"{self._display_dir / LOCK}: cannot be locked: {error.strerror}"
                         ) from None
                     self._say(
-                        f"{self._shown}: this file system has no locks ({error.strerror}); make "
-                        "sure that no other process trains there"
+                        f"{self._display_dir}: this file system has no locks ({error.strerror}); "
+                        "make sure that no other process trains there"
                     )
                 else:
-                    # Sign it, unless it was removed meanwhile, and clean up.
+                    # Sign it and clean up; retry if it was removed meanwhile.
                     if not _is_at(lock.descriptor, self._path):
                         continue
                     _sign(lock.descriptor)
-                    with folder_lock(self._run_dir):  # pinning needs no lock but this
+                    with folder_lock(self._run_dir):  # against `pin`, which has no other lock
                         self._clean_up(self._run_dir)
                 on_error.pop_all()
                 return lock
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Return True if a process trains in a folder, as far as the file system has locks."""
+    """Return True if a process trains in a folder; always False without file locks."""
     with suppress(OSError), closing(FileLock(open_plain(run_dir / LOCK, os.O_RDONLY))) as lock:
         try:
             fcntl.flock(lock.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -176,26 +177,26 @@ def is_locked(run_dir: Path) -> bool:
 
 
 class LockTaken(CheckpointError):  # noqa: N818 (it is the state of the lock)
-    """Another process trains in the folder of a run.
+    """Raised if another process trains in the folder of a run.
 
     Args:
         run_dir: the folder, for the message.
-        lock: the path of the lock file, which has the owner.
+        lock: path of the lock file, which names the owner.
 
     Attributes:
-        owner: that process, for messages.
+        owner: the other process, for messages.
     """
 
     def __init__(self, run_dir: Path, lock: Path) -> None:
         self.owner, comma = "another process", ""
-        # The file may have been removed, or is not signed yet.
+        # The file may be removed, or not signed yet.
         with suppress(ValueError, KeyError, TypeError, RecursionError):
             owner = json.loads(disk.read_plain_file(lock, MAX_LOCK_BYTES))
             self.owner = f"process {owner['pid']} on {owner['host']}, since {owner['start']}"
             comma = ","
         super().__init__(
-            f"{run_dir}: expected a run that nobody trains, {self.owner}{comma} does; wait for its "
-            "end, or give another --checkpoint-dir"
+            f"{run_dir}: expected a run that is not locked, {self.owner}{comma} trains it; wait "
+            "for its end, or use another --checkpoint-dir"
         )
 
 
@@ -203,51 +204,51 @@ class LockTaken(CheckpointError):  # noqa: N818 (it is the state of the lock)
 def claim(run_dir: Path) -> Iterator[bool]:
     """Claim a folder among the processes of this machine while the context is open.
 
-    A claim is a name of Linux's abstract sockets. Nobody can remove it, and the system frees it
-    when the process dies. The processes of other machines do not see it, nor do those of
-    containers with a network of their own.
+    A claim is the name of an abstract Unix socket. It cannot be removed, and the system frees it
+    when the process dies. It is not visible on other machines, nor in containers with a separate
+    network namespace.
 
     Args:
-        run_dir: the folder, which need not exist; its parent does.
+        run_dir: the folder, which may not exist; its parent must.
 
     Yields:
-        False if another process has the claim. True elsewhere than on Linux.
+        False if another process has the claim. Always True on other systems than Linux.
     """
     if sys.platform != "linux":
         yield True
         return
-    # A path stays the same when the folders on the way are made again. The parent folder itself is
-    # found again behind links, mounts and other names of the folders on the way.
+    # A path survives recreation of its folders; the inode of the parent survives links, mounts and
+    # renames of the folders on the path.
     path = run_dir.resolve()
     root = Path(path.anchor)
-    # The links of the absolute path may change.
+    # Links on the absolute path may change.
     keys = (path.parent, path.name), (root, str(path)), (root, str(run_dir.absolute()))
     names = set()
-    for folder, rest in keys:
+    for folder, relative in keys:
         status = folder.stat()
-        key = f"{status.st_dev}:{status.st_ino}:".encode() + os.fsencode(rest)
+        key = f"{status.st_dev}:{status.st_ino}:".encode() + os.fsencode(relative)
         # A digest, as an address has 107 bytes at most.
         names.add(b"\0enn-trainer " + hashlib.sha256(key).hexdigest().encode())
-    with ExitStack() as held:
-        # In order, so that of two processes that begin at once one gets all that both want.
-        yield all(_bind(name, held) for name in sorted(names))
+    with ExitStack() as claims:
+        # Sorted, so that one of two simultaneous processes gets all names.
+        yield all(_bind(name, claims) for name in sorted(names))
 
 
 def _bind(name: bytes, stack: ExitStack) -> bool:
-    """Hold a name until the stack is closed; return False if another process holds it."""
-    named = socket.socket(socket.AF_UNIX)
-    stack.callback(FileLock(named.fileno()).close)  # before it has a name that a child could keep
+    """Bind a socket to a name until the stack is closed; return False if the name is in use."""
+    sock = socket.socket(socket.AF_UNIX)
+    stack.callback(FileLock(sock.fileno()).close)  # before it is bound, as children inherit it
     try:
-        named.bind(name)
+        sock.bind(name)
     except OSError as error:
         return error.errno != errno.EADDRINUSE
     finally:
-        named.detach()
+        sock.detach()
     return True
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Return True if a path leads to an open file."""
+    """Return True if a path leads to the open file of a descriptor."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except OSError:
@@ -255,7 +256,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _sign(descriptor: int) -> None:
-    """Write who has the lock; only for people, so that a full disk does not matter."""
+    """Write the owner into the lock file, for error messages only; a full disk is ignored."""
     start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""State of a run: everything that a save has to hold."""
+"""State of a run: everything that a checkpoint must contain."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,17 +15,17 @@ from enn_trainer.base.state_part import StatePart, copied_state, full_state
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.curriculum.lessons import CURRICULUM, Lessons
 from enn_trainer.curriculum.rounds import ROUNDS, RunRounds
-from enn_trainer.experience.memories import remembering_of
-from enn_trainer.experience.run_memories import RunMemories
+from enn_trainer.experience.memories import memory_specs
+from enn_trainer.experience.run_memories import RecurrentStates
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
-from enn_trainer.selfplay.seating import Seating
+from enn_trainer.selfplay.seating import PoolLineups
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionSpace, ObsSpace, Spaces
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 
 
-def _of_algorithm(name: str, doc: str) -> Any:
-    """Return a property that is an attribute of the algorithm."""
+def _algorithm_field(name: str, doc: str) -> Any:
+    """Return a property that forwards to an attribute of the algorithm."""
 
     def set_(state: "State", value: Any) -> None:
         setattr(state.algorithm, name, value)
@@ -88,10 +88,10 @@ class State:
         """The part that learns: a `RolloutAlgorithm`, `PPO` unless `initial_state` made another."""
         return self.parts["algorithm"]
 
-    # Published attributes, which are those of PPO.
-    optimizer = _of_algorithm("optimizer", "The optimizer of the policy network.")
-    vf_optimizer = _of_algorithm("vf_optimizer", "The optimizer of a separate value network.")
-    ent_tunings = _of_algorithm("ent_tunings", "States of entropy coefficients, by action.")
+    # Public attributes for PPO.
+    optimizer = _algorithm_field("optimizer", "The optimizer of the policy network.")
+    vf_optimizer = _algorithm_field("vf_optimizer", "The optimizer of a separate value network.")
+    ent_tunings = _algorithm_field("ent_tunings", "States of entropy coefficients, by action.")
 
     @property
     def value_function(self) -> Optional[torch.nn.Module]:
@@ -104,13 +104,13 @@ class State:
         return getattr(self.algorithm, "reward_transforms", {}).get("reward_scaling")
 
     def frames_per_step(self, cfg: TrainConfig) -> int:
-        """Return the number of frames of each step that are learnt from."""
-        seating = self.part(Seating)
+        """Return the number of frames per step that the agent learns from."""
+        seating = self.part(PoolLineups)
         table = None if seating is None else seating.table
         return cfg.rollout.num_envs if table is None else table.num_learnt
 
     def metrics_over_rounds(self) -> Dict[str, float]:
-        """Return the latest metrics as stop conditions read them: of episodes over whole rounds."""
+        """Return the latest metrics, with episode metrics averaged over whole rounds."""
         rounds = self.part(RunRounds)
         return (
             dict(self.metrics)
@@ -119,7 +119,7 @@ class State:
         )
 
     def optimizers(self) -> List[torch.optim.Optimizer]:
-        """Return those of the algorithm: of the policy, and of a separate value network."""
+        """Return the optimizers of the policy and, if it is separate, of the value network."""
         return list(self.algorithm.optimizers())
 
     def to(self, device: torch.device) -> None:
@@ -161,10 +161,10 @@ COMMON_PARTS: Dict[str, Type[StatePart]] = {CURRICULUM: Lessons, ROUNDS: RunRoun
 
 
 def with_common_parts(state: State) -> State:
-    """Return the state, with new parts of those of every state that it has not.
+    """Add the `COMMON_PARTS` that a state lacks, and return the state.
 
     Raises:
-        ConfigError: the state has another part of that name.
+        ConfigError: the state has a part of another class under such a name.
     """
     for name, kind in COMMON_PARTS.items():
         part = state.parts.setdefault(name, kind())
@@ -176,8 +176,8 @@ def with_common_parts(state: State) -> State:
 
 def _players(cfg: TrainConfig, agent: Any, *_: Any) -> Optional[StatePart]:
     if cfg.selfplay is not None:
-        return Seating()
-    return RunMemories() if any(remembering_of(agent)) else None
+        return PoolLineups()
+    return RecurrentStates() if any(memory_specs(agent)) else None
 
 
 STATE_PARTS: Dict[
@@ -188,9 +188,9 @@ STATE_PARTS: Dict[
     LEAGUE: lambda cfg, *_: None if cfg.selfplay is None else League(),
     PLAYERS: _players,
 }
-"""Makers of the parts of a new state, by name; None for a part that a run does not use.
+"""Factories of the parts of a new state, by name; they return None for an unused part.
 
-A save keeps the state of a part that its run does not use, until a run does.
+Checkpoints preserve the saved state of unused parts.
 """
 
 InitialState: TypeAlias = Callable[[TrainConfig, Dict[str, Any]], State]
@@ -205,7 +205,7 @@ def first_eval_step(cfg: EvalConfig, step: int) -> int:
 def make_network(
     cfg: TrainConfig, obs_space: ObsSpace, action_space: Dict[str, ActionSpace]
 ) -> Union[RogueNet, RogueNetWithValueNet]:
-    """Return a new network, whose weights are a function of the seed.
+    """Return a new network with weights initialised from the seed.
 
     With `cfg.vf_net` it is a policy and a value network behind one interface. The state of torch's
     random number generator does not change.
@@ -226,7 +226,7 @@ def make_network(
 def make_policy(
     cfg: TrainConfig, obs_space: ObsSpace, action_space: Dict[str, ActionSpace]
 ) -> RogueNet:
-    """Return a new network like that of `make_network`, which only acts: it has no values.
+    """Return a new network as `make_network` does, but without value heads.
 
     Raises:
         ConfigError: the configuration names types or features that the spaces do not have.
@@ -237,7 +237,7 @@ def make_policy(
 
 @contextmanager
 def _new_weights(cfg: TrainConfig) -> Iterator[None]:
-    """Return a context in which random weights are a function of the seed."""
+    """Return a context that initialises weights from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(cfg.seed, "network"))
         try:

@@ -1,4 +1,4 @@
-"""Conversion between `State` and the files of a save."""
+"""Conversion between `State` and the files of a checkpoint."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.base.policy import PPOAgent
 from enn_trainer.base.state_part import (
     FILES,
-    KeptPart,
     SavedNetwork,
     StateDict,
     StatePart,
+    UnusedPart,
     check_plain,
     without_prefix,
 )
@@ -30,7 +30,7 @@ from enn_trainer.checkpoints.manifest import (
     is_count,
     is_file_name,
 )
-from enn_trainer.checkpoints.migrate.config_diff import changes, fixed
+from enn_trainer.checkpoints.migrate.config_diff import changes, fixed_changes
 from enn_trainer.checkpoints.state import (
     STATE_PARTS,
     InitialState,
@@ -45,8 +45,8 @@ from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.curriculum.lessons import CURRICULUM, Lessons
 from enn_trainer.curriculum.rounds import ROUNDS, RunRounds
-from enn_trainer.experience.memories import remembering_of
-from enn_trainer.selfplay.league import LEAGUE, League, Member, member_of_plain
+from enn_trainer.experience.memories import memory_specs
+from enn_trainer.selfplay.league import LEAGUE, League, Member, member_from_plain
 from entity_env.observation import OMIT_EMPTY
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
@@ -57,7 +57,7 @@ STATE_VERSION = 1
 
 
 def read_config(saved: Checkpoint) -> TrainConfig:
-    """Return the configuration of a save.
+    """Return the configuration of a checkpoint.
 
     Raises:
         CheckpointError: the file cannot be read or has invalid settings.
@@ -101,7 +101,7 @@ def read_state(saved: Checkpoint) -> dict[str, Any]:
 
 
 def dump_spaces(spaces: Spaces) -> dict[str, Any]:
-    """Return the spaces of an agent as data for `ron.dumps`, by the names of fields of `State`."""
+    """Return the spaces of an agent as data for `ron.dumps`, under the field names of `State`."""
     actions = {
         name: ron.Struct("ActionSpace", {"kind": type(space).__name__, **space.plain()})
         for name, space in spaces.action_space.items()
@@ -110,28 +110,28 @@ def dump_spaces(spaces: Spaces) -> dict[str, Any]:
 
 
 def saved_network(network: RogueNet, spaces: Spaces) -> SavedNetwork:
-    """Return a network with all that is needed to play it, without its values."""
+    """Return the serialised policy of a network, with its configuration and spaces."""
     weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
     policy = {name: w for name, w in weights.items() if not name.startswith("regression_heads.")}
-    of_net = TrainConfig(net=network.config, name="opponent")
+    config = TrainConfig(net=network.config, name="opponent")
     text = ron.dumps(ron.Struct("Spaces", dump_spaces(spaces)))
-    return SavedNetwork(dump_config(of_net), text, save_tensors(policy))
+    return SavedNetwork(dump_config(config), text, save_tensors(policy))
 
 
 def read_spaces(plain: Mapping[str, Any]) -> Spaces:
-    """Return the spaces that data of `dump_spaces` describes.
+    """Return the spaces from the data of `dump_spaces`.
 
     Raises:
-        ValueError: the data does not describe them.
+        ValueError: the data is invalid.
     """
     return Spaces(_obs_space_of(plain["obs_space"]), _action_space_of(plain["action_space"]))
 
 
 def _obs_space_of(plain: Mapping[str, Any]) -> ObsSpace:
-    """Return the observation space that plain data describes.
+    """Return the observation space from plain data.
 
     Raises:
-        ValueError: the data does not describe one.
+        ValueError: the data is invalid.
     """
     fields = _fields("obs_space", plain, {"global_features", "entities"}, {"global_kinds"})
     if not _has_text_keys(fields["entities"]):
@@ -139,9 +139,9 @@ def _obs_space_of(plain: Mapping[str, Any]) -> ObsSpace:
     entities = {}
     for name, entity in fields["entities"].items():
         at = f"obs_space.entities[{name!r}]"
-        of_type = _fields(at, entity, {"features"}, {"kinds"})
-        features = _texts(f"{at}.features", of_type["features"])
-        entities[name] = Entity(features, _kinds(f"{at}.kinds", of_type.get("kinds", [])))
+        content = _fields(at, entity, {"features"}, {"kinds"})
+        features = _texts(f"{at}.features", content["features"])
+        entities[name] = Entity(features, _kinds(f"{at}.kinds", content.get("kinds", [])))
     shared = _texts("obs_space.global_features", fields["global_features"])
     kinds = _kinds("obs_space.global_kinds", fields.get("global_kinds", []))
     return ObsSpace(shared, entities, kinds)
@@ -151,18 +151,18 @@ def _kinds(path: str, value: Any) -> list[Kind]:
     if not isinstance(value, list):
         raise ValueError(f"{path}: expected a list of kinds")
     kinds = []
-    for i, one in enumerate(value):
-        found = _fields(f"{path}[{i}]", one, {"name", "labels"})
-        [name] = _texts(f"{path}[{i}].name", [found["name"]])
-        kinds.append(Kind(name, _texts(f"{path}[{i}].labels", found["labels"])))
+    for i, content in enumerate(value):
+        kind = _fields(f"{path}[{i}]", content, {"name", "labels"})
+        [name] = _texts(f"{path}[{i}].name", [kind["name"]])
+        kinds.append(Kind(name, _texts(f"{path}[{i}].labels", kind["labels"])))
     return kinds
 
 
 def _action_space_of(plain: Mapping[str, Any]) -> dict[str, ActionSpace]:
-    """Return the action spaces that plain data describes; each has a `kind` beside its fields.
+    """Return the action spaces from plain data, in which `kind` names the class of each.
 
     Raises:
-        ValueError: the data does not describe them.
+        ValueError: the data is invalid.
     """
     actions: dict[str, ActionSpace] = {}
     for name, space in plain.items():
@@ -184,7 +184,7 @@ def _action_space_of(plain: Mapping[str, Any]) -> dict[str, ActionSpace]:
 
 
 def _is_folder(value: object) -> bool:
-    """Return True for "" or a plain folder name, which leads to no other place."""
+    """Return True for "" or a plain folder name, without a path."""
     return (
         isinstance(value, str)
         and len(value) < 256
@@ -216,7 +216,7 @@ _FIELDS: Mapping[str, FieldCheck] = {
     "action_space": (_has_text_keys, "actions by names in quotes"),
 }
 _OPTIONAL = {"time_used", "run_name", "memory", "tracker_ids"}
-"""Fields that older saves of this version lack; `State` has defaults for them."""
+"""Fields that older checkpoints of this version lack; `State` has defaults for them."""
 
 
 def _fields(
@@ -233,23 +233,24 @@ def _texts(path: str, value: Any) -> list[str]:
     return value
 
 
-# 3 without memory, 2 without files, 1 without parts or plug-ins, which earlier programs ignore
+# The lowest version that can represent a state is written, for earlier programs: 4 with memory, 3
+# with files of parts, 2 with parts or plug-ins, 1 otherwise.
 REST_VERSION = 4
 OPTIMIZER = "state.optimizer.safetensors"
 """Tensors of the algorithm that belong to a parameter of the agent."""
 LOSS_STATE = "state.loss.safetensors"
-"""Other tensors of the algorithm; only if there are any."""
+"""Other tensors of the algorithm; written only if there are any."""
 PARTS = "state.parts.safetensors"
-"""Tensors of other parts of the state, as PART/name; only if there are any."""
+"""Tensors of other parts of the state, as PART/name; written only if there are any."""
 REST = "state.rest.msgpack"
-"""Binary state that is not tensors: metrics, states of environments, plain data of parts."""
+"""Binary state without tensors: metrics, states of environments, plain data of parts."""
 
-OF_PPO = {TUNINGS, SCALING}
-"""First parts of the names in `LOSS_STATE`, but for those of plug-ins."""
+PPO_PREFIXES = {TUNINGS, SCALING}
+"""Prefixes of names in `LOSS_STATE` that belong to PPO; other prefixes belong to plug-ins."""
 
 
 class SharedFile(NamedTuple):
-    """Content of a file that never changes, so that saves share it and nobody copies it.
+    """Content of an immutable file, which checkpoints share by hard links.
 
     Attributes:
         data: the content.
@@ -269,8 +270,8 @@ def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
 
 
 def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
-    """Return the contents of the files by name, as copies that further training does not change."""
-    # Tensors of parts by file; of these files the optimizer's is always there.
+    """Return the contents of the files by name, as copies that training does not modify."""
+    # Tensors of parts by file. The file of the optimizer always exists.
     parameters = {name for name, _ in state.agent.named_parameters()}
     tensors: dict[str, dict[str, Tensor]] = {OPTIMIZER: {}}
     plain: dict[str, dict[str, Any]] = {}
@@ -288,12 +289,12 @@ def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
                 tensors[OPTIMIZER][name] = value
             else:
                 tensors.setdefault(LOSS_STATE, {})[name] = value
-    # Tensors and plain data that programs which know version 1 alone would lose.
-    others = {name.partition("/")[0] for name in tensors.get(LOSS_STATE, {})} - OF_PPO
-    has_more = bool(plain or others) or PARTS in tensors
+    # Tensors and plain data that need version 2 of the file `REST`.
+    plugins = {name.partition("/")[0] for name in tensors.get(LOSS_STATE, {})} - PPO_PREFIXES
+    has_more = bool(plain or plugins) or PARTS in tensors
     names = {part: [*files] for part, files in shared.items()}
     return {
-        **{name: SharedFile(data) for of_part in shared.values() for name, data in of_part.items()},
+        **{name: SharedFile(data) for group in shared.values() for name, data in group.items()},
         "config.ron": dump_config(config).encode(),
         "state.ron": _dump_state(state).encode(),
         WEIGHTS: _copies(state.agent.state_dict()),
@@ -303,24 +304,24 @@ def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
 
 
 def _check_files(part: str, files: Mapping[str, bytes], names: list[str]) -> None:
-    """Raise if files of a part cannot be in a save.
+    """Raise if the files of a part cannot be saved.
 
     Args:
         part: name of the part.
         files: contents by name.
-        names: those of all parts so far.
+        names: names of the files of all parts so far.
     """
     for name, data in files.items():
-        is_own = is_file_name(name) and not name.startswith(("config.", "state.", "manifest."))
-        if not is_own or names.count(name) > 1 or type(data) is not bytes:
+        is_allowed = is_file_name(name) and not name.startswith(("config.", "state.", "manifest."))
+        if not is_allowed or names.count(name) > 1 or type(data) is not bytes:
             raise ValueError(
-                f"{part}: files: expected bytes by names of files that no other part of a save "
-                f"has, such as opponent-1.safetensors, got {type(data).__name__} for {name!r}"
+                f"{part}: files: expected bytes by unique file names such as "
+                f"opponent-1.safetensors, got {type(data).__name__} for {name!r}"
             )
 
 
 def as_bytes(contents: Mapping[str, FileContent]) -> dict[str, bytes]:
-    """Serialise the contents of files; safe in another thread, as it reads only the copies."""
+    """Serialise the contents of files; thread-safe, as it only reads copies."""
     return {
         name: save_tensors(content)
         if isinstance(content, dict)
@@ -337,24 +338,24 @@ def restore(
     agent: PPOAgent | None = None,
     initial_state: InitialState = init_train_state,
 ) -> State:
-    """Return the state of a save.
+    """Restore the state of a checkpoint.
 
     Args:
-        saved: the save.
-        config: configuration to continue with; its schedules are advanced to the step of the save.
-        agent: the user's own network, into which the weights are loaded; None for a `RogueNet`.
-        initial_state: makes the state of a new run, whose parts take over the saved ones.
+        saved: the checkpoint.
+        config: configuration to continue with; its schedules are advanced to the saved step.
+        agent: a custom network, which the weights are loaded into; None for a `RogueNet`.
+        initial_state: makes the state of a new run, into whose parts the saved state is loaded.
 
     Raises:
-        CheckpointError: a file of the save is damaged or does not fit.
+        CheckpointError: a file is damaged, or does not match the configuration.
     """
     plain = read_state(saved)
     before = read_config(saved)
 
-    # The network keeps its shape and the moments their optimizer.
+    # Settings of the network and the optimizer cannot change.
     changed = [
         f"{path}: expected {old!r} as in {saved.path}, got {new!r}"
-        for path, old, new in fixed(changes(before, config))
+        for path, old, new in fixed_changes(changes(before, config))
         if not (agent is not None and path.startswith(("net", "vf_net")))
     ]
     if changed:
@@ -362,7 +363,7 @@ def restore(
             f"{'; '.join(changed)}; a resumed run keeps its network and its optimizer"
         )
 
-    # Schedules first: parts that the save does not have start with the settings of its step.
+    # Schedules first: new parts start with the settings of the saved step.
     follow_schedules(config, SimpleNamespace(**plain))
     try:
         # A new run's state, with the saved weights and fields.
@@ -379,42 +380,42 @@ def restore(
         _load_parts(saved, state, parts)
     except ConfigError as error:
         if dump_config(before) != dump_config(config):
-            raise  # the cause may be a setting that was changed for this run
+            raise  # the cause may be a changed setting
         raise CheckpointError(f"{saved.path}: config.ron does not fit: {error}") from None
     return state
 
 
 def _load_parts(saved: Checkpoint, state: State, parts: dict[str, dict[str, Any]]) -> None:
-    """Load the states of the parts of a run.
+    """Load the saved states into the parts of a state.
 
     Args:
-        saved: the save.
-        state: its parts are changed.
-        parts: their plain data and files in the save; tensors are added.
+        saved: the checkpoint.
+        state: the state, whose parts are modified in place.
+        parts: saved plain data and files by part; tensors are added.
 
     Raises:
-        CheckpointError: a file is damaged, or there is no such part.
-        ConfigError: a setting does not fit.
+        CheckpointError: a file is damaged, or the state has no such part.
+        ConfigError: a setting does not match.
     """
-    # Tensors, from the files that have something of the parts.
+    # Read the tensors of all parts.
     files: dict[str, list[str]] = {}
     for file in (OPTIMIZER, LOSS_STATE, PARTS):
         is_there = file == OPTIMIZER or file in saved.manifest["files"]
         for name, tensor in read_tensors(saved, file).items() if is_there else ():
-            # Plug-ins and other parts may have infinite numbers, such as the minimum of nothing.
-            is_of_ppo = file == OPTIMIZER or name.partition("/")[0] in OF_PPO
+            # Plug-ins and other parts may have infinite values, such as an initial minimum.
+            is_of_ppo = file == OPTIMIZER or name.partition("/")[0] in PPO_PREFIXES
             if file != PARTS and is_of_ppo and not tensor.isfinite().all():
                 raise CheckpointError(f"{saved.path}: {file}: {name}: expected finite numbers")
             part, _, key = name.partition("/") if file == PARTS else ("algorithm", "", name)
             parts.setdefault(part, {})[key] = tensor
             files.setdefault(part, []).append(file)
     unused = parts.keys() - state.parts.keys()
-    state.parts |= {name: KeptPart() for name in STATE_PARTS if name in unused}
+    state.parts |= {name: UnusedPart() for name in STATE_PARTS if name in unused}
     unknown = sorted(unused.difference(STATE_PARTS))
     if unknown:
         raise CheckpointError(
             f"{saved.path}: has a state of {', '.join(unknown)}, which this run does not have; "
-            "give StateManager, or evolve, the initial_state that makes it"
+            "pass StateManager, or evolve, the initial_state that makes it"
         )
     for name, content in parts.items():
         where = ", ".join(dict.fromkeys(files.get(name, [REST])))
@@ -424,10 +425,10 @@ def _load_parts(saved: Checkpoint, state: State, parts: dict[str, dict[str, Any]
 
 @contextmanager
 def loading(where: str, part: str) -> Iterator[None]:
-    """Raise CheckpointError in place of errors of a part that cannot use a saved state.
+    """Convert errors of a part that cannot load its state to `CheckpointError`.
 
     Args:
-        where: the save and the file.
+        where: the checkpoint and the file, for messages.
         part: name of the part.
     """
     try:
@@ -440,17 +441,17 @@ def loading(where: str, part: str) -> Iterator[None]:
         raise CheckpointError(f"{where}: {part}: {type(error).__name__}: {error}") from error
 
 
-def _loaded(part: Part, name: str, parts: Mapping[str, dict[str, Any]], where: str) -> Part:
-    """Return a part with its saved state; as it is if the save has none.
+def _load_part(part: Part, name: str, parts: Mapping[str, dict[str, Any]], where: str) -> Part:
+    """Load the saved state into a part, {} if there is none, and return the part.
 
     Args:
         part: the part.
-        name: its name.
+        name: name of the part.
         parts: plain data and files of all parts.
-        where: the save and the file, for messages.
+        where: the checkpoint and the file, for messages.
 
     Raises:
-        CheckpointError: it cannot use the state.
+        CheckpointError: the state is invalid.
     """
     with loading(where, name):
         part.load_state_dict(parts.get(name, {}))
@@ -475,28 +476,28 @@ def _dump_rest(
         rest |= {"version": 2, "parts": parts}
     if files:
         rest |= {"version": 3, "files": files}
-    if any(remembering_of(state.agent)):
+    if any(memory_specs(state.agent)):
         rest |= {"version": REST_VERSION, "parts": parts or {}, "files": files}
     return pack(rest)
 
 
 def _read_rest(saved: Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return fields of the state, and plain data and files of its parts; {} for an old save.
+    """Return fields of the state, and plain data and files by part; {} for old checkpoints.
 
     Raises:
         CheckpointError: a file is damaged, or of a newer version.
     """
     fields, parts, files = _read_plain(saved)
     for part, names in files.items():
-        left = [name for name in names if name not in saved.lost]
-        parts.setdefault(part, {})[FILES] = {name: saved.read(name) for name in left}
+        undamaged = [name for name in names if name not in saved.lost]
+        parts.setdefault(part, {})[FILES] = {name: saved.read(name) for name in undamaged}
     return fields, parts
 
 
 def _read_plain(
     saved: Checkpoint,
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, list[str]]]:
-    """Return as above, with the names of files in place of their content.
+    """Return fields of the state, plain data by part, and file names by part.
 
     Raises:
         CheckpointError: the file is damaged, or of a newer version.
@@ -530,7 +531,7 @@ def _read_plain(
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return contiguous copies on the CPU, each in its own memory."""
+    """Return contiguous copies on the CPU."""
     return {
         name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, t in tensors.items()
@@ -538,7 +539,7 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_tensors(saved: Checkpoint, name: str) -> dict[str, Tensor]:
-    """Return the tensors of a file of a save.
+    """Return the tensors of a file of a checkpoint.
 
     Raises:
         CheckpointError: the file is damaged.
@@ -547,7 +548,7 @@ def read_tensors(saved: Checkpoint, name: str) -> dict[str, Tensor]:
 
 
 def read_reward_scaling(saved: Checkpoint) -> StateDict:
-    """Return the state of the `RewardScaling` of a saved run, {} if it scales no rewards.
+    """Return the saved state of `RewardScaling`; {} if the run scales no rewards.
 
     Raises:
         CheckpointError: the file is damaged.
@@ -557,31 +558,31 @@ def read_reward_scaling(saved: Checkpoint) -> StateDict:
 
 
 def read_league(saved: Checkpoint) -> League:
-    """Return the league of a save, without members if it has none.
+    """Return the league of a checkpoint; an empty one if it has none.
 
     Raises:
         CheckpointError: a file is damaged.
     """
     where = f"{saved.path}: {REST}: {LEAGUE}"
-    return _loaded(League(), LEAGUE, _read_rest(saved)[1], where)
+    return _load_part(League(), LEAGUE, _read_rest(saved)[1], where)
 
 
 def read_lessons(saved: Checkpoint) -> Lessons:
-    """Return the lessons of a save, and the arguments that were changed.
+    """Return the curriculum progress and the changed arguments of a checkpoint.
 
     Raises:
-        CheckpointError: they are damaged.
+        CheckpointError: the file is damaged.
     """
-    return _loaded(Lessons(), CURRICULUM, _read_plain(saved)[1], f"{saved.path}: {REST}")
+    return _load_part(Lessons(), CURRICULUM, _read_plain(saved)[1], f"{saved.path}: {REST}")
 
 
 class PlainParts(NamedTuple):
-    """Plain parts of the state of a save that may name code.
+    """Plain data of a saved state that may name code.
 
     Attributes:
-        members: members of its league, without weights.
+        members: members of the league, without weights.
         parameters: samplers that `set_parameters` changed, by argument.
-        episodes: running episodes, see `running_episodes`; {} without any.
+        episodes: unfinished episodes, see `running_episodes`; {} if there are none.
     """
 
     members: list[Member]
@@ -590,16 +591,16 @@ class PlainParts(NamedTuple):
 
 
 def read_plain_parts(saved: Checkpoint) -> PlainParts:
-    """Return the plain parts of a state that may name code; no other file is read.
+    """Read the plain data of a state that may name code, and no other file.
 
     Raises:
-        CheckpointError: it is damaged.
+        CheckpointError: the file is damaged.
     """
     fields, parts, _ = _read_plain(saved)
     where, plain = f"{saved.path}: {REST}", parts.get(LEAGUE, {}).get("members", [])
     with loading(f"{where}: {LEAGUE}", LEAGUE):
-        members = [member_of_plain(f"members[{i}]", one) for i, one in enumerate(plain)]
-    lessons = _loaded(Lessons(), CURRICULUM, parts, where)
+        members = [member_from_plain(f"members[{i}]", one) for i, one in enumerate(plain)]
+    lessons = _load_part(Lessons(), CURRICULUM, parts, where)
     packed = fields.get("envs")
     with loading(f"{where}: the saved episodes cannot be read", "envs"):
         episodes = dict(unpack(packed)) if packed else {}
@@ -607,16 +608,16 @@ def read_plain_parts(saved: Checkpoint) -> PlainParts:
 
 
 def read_rounds(saved: Checkpoint) -> RunRounds:
-    """Return the rounds of episodes of a save.
+    """Return the rounds of episodes of a checkpoint.
 
     Raises:
-        CheckpointError: they are damaged.
+        CheckpointError: the file is damaged.
     """
-    return _loaded(RunRounds(), ROUNDS, _read_plain(saved)[1], f"{saved.path}: {REST}")
+    return _load_part(RunRounds(), ROUNDS, _read_plain(saved)[1], f"{saved.path}: {REST}")
 
 
 def read_members(saved: Checkpoint) -> list[Member]:
-    """Return the members of the league of a save; [] without one.
+    """Return the league members of a checkpoint; [] if it has no league.
 
     Raises:
         CheckpointError: a file is damaged.

@@ -1,4 +1,4 @@
-"""Loading and saving of the configuration and state of a run."""
+"""`StateManager`: loads and saves the configuration and state of a run."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,13 +12,19 @@ from enn_trainer.base.group import ALONE, Group
 from enn_trainer.base.tables import aligned
 from enn_trainer.checkpoints import disk, lookup, writer
 from enn_trainer.checkpoints import format as saves
-from enn_trainer.checkpoints.migrate.config_diff import changes, shown, worth_a_line
+from enn_trainer.checkpoints.migrate.config_diff import changes, one_line, reported_changes
 from enn_trainer.checkpoints.migrate.evolve import InitFrom, state_from
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.checkpoints.run_dir import RunDir, new_run_dir
 from enn_trainer.checkpoints.run_lock import RunLock
 from enn_trainer.checkpoints.state import State, init_train_state, with_common_parts
-from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, read_config, restore
+from enn_trainer.checkpoints.state_files import (
+    FileContent,
+    as_bytes,
+    copied,
+    read_config,
+    restore,
+)
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.load import Sources, load_with_sources
@@ -35,47 +41,48 @@ _COPY = "copy"
 class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unused-ignore]
     """Loads the configuration, makes or restores the state, and saves both.
 
-    It has the interface of hyperstate's manager, but loading, overrides and checkpoints are this
-    project's own. The state is restored from the newest valid save in `checkpoint_dir`, if
-    `existing` allows that; else from `init_path` if that is a checkpoint; else it is new. Either
-    may hold checkpoints of enn_trainer 0.1.16.
+    It has the interface of hyperstate's manager, with its own loading, overrides and checkpoints.
+    The state is restored from the newest valid checkpoint in `checkpoint_dir`, if `existing` allows
+    that; else from `init_path` if that is a checkpoint; else it is new. Either may have checkpoints
+    of enn_trainer 0.1.16.
 
     Args:
         config_cls: `TrainConfig`.
         state_cls: `State`.
-        initial_state: makes the state of a new run; that of a resumed one takes over what is saved.
+        initial_state: makes the state of a new run; when resuming, the saved state is loaded into
+            it.
         init_path: a configuration file, or a checkpoint to start from, see `lookup.resolve`.
-        checkpoint_dir: the folder of the run, for its saves.
+        checkpoint_dir: the folder of the run, for its checkpoints.
         overrides: settings in the form `net.d_model=64`.
         ignore_extra_fields: not supported; unknown fields are errors.
         checkpoint_key: `step`.
-        environment: environment variables; those that begin with `ENN_` are settings, which
-            `overrides` overrule.
-        existing: what to do with a run that is in `checkpoint_dir` already: "continue" it if there
-            is one, "resume" it and fail if there is none, "refuse" to start, or "replace" it: it is
-            set aside when the new run begins.
+        environment: environment variables; variables that start with `ENN_` are settings, with
+            lower precedence than `overrides`.
+        existing: handling of an existing run in `checkpoint_dir`: "continue" it if there is one,
+            "resume" it or fail if there is none, "refuse" to start, or "replace" it: it is set
+            aside when the new run begins.
         init_from: a checkpoint with the initial weights and input statistics of a new run, upgraded
-            to its environment where that differs. Not used by a run that continues.
-        init_parts: the parts to take from it: some of "policy", "value" and "norm".
+            to its environment where that differs. Ignored by a resumed run.
+        init_parts: the parts to load from it: some of "policy", "value" and "norm".
         init_renames: names that differ in the environment of the checkpoint, such as "Trap=Mine".
 
     Raises:
-        ConfigError: an argument cannot be used. Mistakes in the configuration or the state are
-            raised when either is first read.
+        ConfigError: an argument is invalid. Errors in the configuration or the state are raised
+            when either is first read.
     """
 
-    save_interval_s: float | None = None  # overrules `checkpoint.every_seconds`
-    is_dry: bool = False  # its saves are temporary, see `dry_run`
-    is_saved_by_default: bool = False  # a run without `checkpoint_dir` gets a folder of its own
-    trusts_save: bool = False  # code that only the save names may run
-    trust: Trust | None = None  # of a dry run: the trust of its run
-    interrupted_by: int = 0  # the signal that requested that the last run stops
+    save_interval_s: float | None = None  # overrides `checkpoint.every_seconds`
+    is_dry: bool = False  # its checkpoints are temporary, see `dry_run`
+    is_saved_by_default: bool = False  # create a folder for a run without `checkpoint_dir`
+    trusts_save: bool = False  # allow code that only the checkpoint names
+    trust: Trust | None = None  # in a dry run, the trust of the real run
+    interrupted_by: int = 0  # the signal that stopped the last run
     group: Group = ALONE  # processes of the run, see `joining.join`
-    follows: bool = False  # it is not the one of rank 0, and saves nothing
+    follows: bool = False  # True in other ranks than 0, which save nothing
     say: Callable[[str], None] = staticmethod(print)
-    """Prints messages about saves and the configuration, one line each."""
+    """Prints messages about checkpoints and the configuration, one line each."""
     random_return: Callable[[], Measured | None] = staticmethod(lambda: None)
-    """Measures the return of random play, for display; commands set it, Python programs may."""
+    """Measures the return of random play, for display; set by commands."""
 
     def __init__(
         self,
@@ -95,14 +102,14 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
     ) -> None:
         # Arguments.
         if existing not in lookup.EXISTING:
-            known = ", ".join(lookup.EXISTING)
-            raise ConfigError(f"existing: expected one of {known}, got {existing!r}")
+            choices = ", ".join(lookup.EXISTING)
+            raise ConfigError(f"existing: expected one of {choices}, got {existing!r}")
         if ignore_extra_fields or checkpoint_key != "step":
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
 
-        # Saves.
-        self.start_folder = Path.cwd()  # relative paths begin there
-        self._saver = writer.RunSaver(lambda line: self.say(self._as_shown(line)))
+        # Checkpoints.
+        self.start_folder = Path.cwd()  # base of relative paths
+        self._saver = writer.RunSaver(lambda line: self.say(self._with_relative_paths(line)))
         self._before_save: list[Callable[[], None]] = []
         self._lock: RunLock | None = None
         self._aside: Path | None = None
@@ -117,17 +124,17 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             if init_path is not None and init_path.is_dir():
                 raise ConfigError(
                     "--init-from and --resume-from: expected one of them, got both; the first "
-                    "begins a new run, the second continues one"
+                    "starts a new run, the second continues a run"
                 )
             self.init_from = InitFrom(Path(init_from), init_parts, init_renames)
         elif tuple(init_parts) != PARTS or init_renames:
-            raise ConfigError("--init-parts, --rename: expected --init-from beside them")
+            raise ConfigError("--init-parts, --rename: expected --init-from too, got none")
         self.init_path = init_path
         self.checkpoint_dir = None if checkpoint_dir is None else Path(checkpoint_dir)
         self._initial_state = initial_state
         self._deserialize_ctx: dict[str, Any] = {}
 
-        # Configuration and state, read when they are first used.
+        # Configuration and state, read on first use.
         self.config_cls, self.state_cls = config_cls, state_cls
         self.overrides = overrides
         self._config: TrainConfig | None = None
@@ -138,11 +145,11 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
     def adopt(cls, manager: ManagerBase[TrainConfig, State]) -> "StateManager":
         """Return a manager of this class for the run of a hyperstate manager.
 
-        A configuration or state that was already loaded, and perhaps changed, is kept.
+        A configuration or state that is already loaded, and perhaps modified, is kept.
         """
         if isinstance(manager, cls):
             return manager
-        ours = cls(
+        adopted = cls(
             manager.config_cls,
             manager.state_cls,
             manager._initial_state,
@@ -153,10 +160,10 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         if manager._config is not None:
             fixed = manager.config_cls.fixed_during_run()
             read_hyperstate_schedules(manager._config, manager._schedules, fixed)
-            if changes(manager._config, ours._read_config(None)[0]):
-                ours._config = manager._config  # changed after loading
-        ours._state = None if manager._state is None else with_common_parts(manager._state)
-        return ours
+            if changes(manager._config, adopted._read_config(None)[0]):
+                adopted._config = manager._config  # changed after loading
+        adopted._state = None if manager._state is None else with_common_parts(manager._state)
+        return adopted
 
     @property
     def checkpoint_dir(self) -> Path | None:
@@ -173,7 +180,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
 
     @property
     def config(self) -> TrainConfig:
-        """Configuration of the checkpoint if there is one, with the overrides."""
+        """Configuration of the run: of the checkpoint or the file, with the overrides."""
         if self._config is None:
             self._config, self._sources = self._checked_config()
         return self._config
@@ -203,7 +210,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         return self._state
 
     def take_state(self, state: State) -> None:
-        """Replace the state, for example by an upgraded one."""
+        """Set the state, for example to an upgraded one."""
         self._state = state
 
     def set_deserialize_ctx(self, key: str, value: Any) -> None:
@@ -212,7 +219,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
 
     @property
     def resumed_from(self) -> saves.Checkpoint | None:
-        """Save that the state comes from; None for a new run."""
+        """Checkpoint that the state is restored from; None for a new run."""
         if not self._searched:
             self._resumed = self._find_save()
             self._searched = True
@@ -222,14 +229,14 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
 
     @property
     def is_interrupted(self) -> bool:
-        """True if a signal requested that the last run stops."""
+        """True if a signal stopped the last run."""
         return self.interrupted_by != 0
 
     def set_aside(self) -> None:
-        """Set aside what another run left in the folder of a new one; call it after all checks.
+        """Set aside the files of an earlier run in the folder, after all checks of the new run.
 
-        With `existing="replace"` these are its saves and everything else of it; otherwise there may
-        be metrics without saves. `begin` makes it final, `put_back` undoes it.
+        With `existing="replace"` these are its checkpoints and all other files; otherwise there may
+        be metrics without checkpoints. `begin` makes it final, `put_back` undoes it.
         """
         run_dir = self.checkpoint_dir
         if run_dir is None or self._is_clear:
@@ -240,27 +247,27 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             self._saver.forget()
 
     def put_back(self) -> None:
-        """Put back what was set aside for a run that did not begin."""
+        """Undo `set_aside` for a run that did not start."""
         aside, self._aside = self._aside, None
         if aside is not None:
             self._is_clear = False
             RunDir(aside.parent).put_back(aside)
 
     def begin(self) -> Path | None:
-        """Save a new run, so that there is always a save to resume from.
+        """Save a new run, so that there is always a checkpoint to resume from.
 
-        What another run left in the folder is set aside first, see `set_aside`.
+        Files of an earlier run are set aside first, see `set_aside`.
 
         Returns:
-            The save; None when there is no `checkpoint_dir`.
+            Path of the checkpoint; None without a `checkpoint_dir`.
 
         Raises:
-            CheckpointError: it could not be written; `put_back` restores the previous run.
+            CheckpointError: it could not be written; `put_back` restores the earlier run.
         """
         self.set_aside()
         first = self.save("begin")
 
-        # The folder belongs to the new run now.
+        # From now on the folder belongs to the new run.
         aside, self._aside = self._aside, None
         if self.existing == "replace":
             self.existing = "continue"
@@ -268,18 +275,18 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             return first
         self.say(f"{self.checkpoint_dir}: the run that was here is in {aside} now")
         saved = self._resumed
-        if saved is not None and not saved.path.exists():  # the run starts from one of these
+        if saved is not None and not saved.path.exists():  # the run starts from a moved one
             self._resumed = replace(saved, path=aside / saved.path.name)
         return first
 
     @property
     def owns_folder(self) -> bool:
-        """False while another process may have the folder of the run, which was removed."""
+        """False if the folder or its lock was removed, so that another process may own it."""
         return not self.follows and (self._lock is None or self._lock.is_current)
 
     @property
     def is_resumed_in_place(self) -> bool:
-        """True if the state comes from a save in the folder of the run."""
+        """True if the state is restored from a checkpoint in the folder of the run."""
         saved, run_dir = self.resumed_from, self.checkpoint_dir
         if self.follows:
             return self._is_in_place
@@ -287,8 +294,8 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             return False
         return saved.path.parent.resolve() == run_dir.resolve()
 
-    def hand_back(self, manager: ManagerBase[TrainConfig, State]) -> None:
-        """Copy the configuration and state of this manager to the one it was adopted from."""
+    def copy_to(self, manager: ManagerBase[TrainConfig, State]) -> None:
+        """Copy configuration and state to the manager that this one was adopted from."""
         if manager is self:
             return
         manager._config, manager._state = self.config, self.state
@@ -301,13 +308,13 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         saved: saves.Checkpoint | None,
         is_in_place: bool,
     ) -> None:
-        """Do what the manager of rank 0 does, and save nothing.
+        """Follow the manager of rank 0, without saving.
 
         Args:
-            config: its configuration.
+            config: configuration of rank 0.
             sources: sources of the values.
-            saved: the save that it resumes, whose files are open.
-            is_in_place: its `is_resumed_in_place`.
+            saved: the checkpoint that rank 0 resumes, with open files.
+            is_in_place: `is_resumed_in_place` of rank 0.
         """
         self.checkpoint_dir, self.is_saved_by_default = None, False
         self._resumed, self._searched = saved, True
@@ -316,15 +323,15 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         self.random_return = lambda: None
 
     def leave(self, error: BaseException) -> None:
-        """Go on without the other ranks after an error, which they are told."""
+        """Report an error to the other ranks, and leave their group."""
         self.group.fail(error)
         self.group = ALONE
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Return a context that makes and locks the folder of the run, and ends saves at its exit.
+        """Return a context that creates and locks the folder of the run.
 
-        The default folder is removed if nothing was saved in it.
+        At exit it waits for a checkpoint in progress, and removes an empty default folder.
 
         Raises:
             CheckpointError: another process trains there, or the folder cannot be written to.
@@ -343,7 +350,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
                 lock.callback(self._remove_unused, absolute(run_dir, self.start_folder))
             disk.make_run_dir(run_dir)
             self._lock = lock.enter_context(RunDir(run_dir).lock(self.say))
-            if self.existing != "replace":  # then saves that are there are set aside
+            if self.existing != "replace":  # which sets existing checkpoints aside
                 self._check_no_newer_save(run_dir)
                 self._saver.adopt_saves(absolute(run_dir, self.start_folder))
             try:
@@ -352,13 +359,13 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
                 self._lock = None
                 try:
                     self._wait()
-                except KeyboardInterrupt:  # whoever has the lock removes what is half written
+                except KeyboardInterrupt:  # the lock protects the checkpoint in progress
                     self._saver.after_writing(lock.pop_all().close)
                     raise
 
     @contextmanager
     def call_before_saves(self, prepare: Callable[[], None]) -> Iterator[None]:
-        """Return a context in which `prepare` is called before the state is copied for a save."""
+        """Return a context in which `prepare` is called before each copy of the state."""
         self._before_save.append(prepare)
         try:
             yield
@@ -368,38 +375,39 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
     def step(  # type: ignore[override, unused-ignore]
         self, metrics: Mapping[str, float] | None = None
     ) -> Path | None:
-        """Begin to save a copy of the state if a save is due. To be called after each update.
+        """Start saving a copy of the state if a checkpoint is due. Call it after each update.
 
         Args:
             metrics: metrics that were measured at this step, by tag.
 
         Returns:
-            The save that was completed since the last call.
+            Path of the checkpoint that was completed since the last call, if any.
 
         Raises:
-            CheckpointError: the folder was removed, and another process trained there since.
+            CheckpointError: the folder was removed, and another process has trained there since.
         """
 
         def step() -> Path | None:
             if self.checkpoint_dir is None:
                 return None
             self._renew_lock(self.checkpoint_dir)
-            return self._shown(self._saver.step(self._saveable(self.checkpoint_dir, metrics or {})))
+            run = self._saveable(self.checkpoint_dir, metrics or {})
+            return self._relative(self._saver.step(run))
 
-        return self._led(step)
+        return self._save_on_rank_0(step)
 
     def save(
         self, why: str, metrics: Mapping[str, float] | None = None, supersedes: bool = True
     ) -> Path | None:
-        """Save now and return the path, or None when there is no `checkpoint_dir`.
+        """Save now and return the path; None without a `checkpoint_dir`.
 
         Args:
-            why: reason of the save, for the manifest.
+            why: reason for saving, for the manifest.
             metrics: metrics that were measured at this step, by tag.
-            supersedes: True to replace a save of this step that lacks some of the metrics.
+            supersedes: True to replace a checkpoint of this step that lacks some of the metrics.
 
         Raises:
-            CheckpointError: it could not be written; the message names the newest valid save.
+            CheckpointError: it could not be written; the message names the newest valid checkpoint.
         """
 
         def save() -> Path | None:
@@ -408,25 +416,25 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             self._renew_lock(self.checkpoint_dir)
             run = self._saveable(self.checkpoint_dir, metrics or {})
             try:
-                return self._shown(self._saver.save(replace(run, supersedes=supersedes), why))
+                return self._relative(self._saver.save(replace(run, supersedes=supersedes), why))
             except CheckpointError as error:
-                raise CheckpointError(self._as_shown(str(error))) from None
+                raise CheckpointError(self._with_relative_paths(str(error))) from None
 
-        return self._led(save)
+        return self._save_on_rank_0(save)
 
     def wait(self) -> Path | None:
-        """Wait until nothing is being written, and return the save that was completed meanwhile."""
-        return self._led(self._wait)
+        """Wait for a checkpoint in progress, and return its path."""
+        return self._save_on_rank_0(self._wait)
 
-    def take_save_numbers(self) -> dict[str, float]:
-        """Return the measurements of saves since the last call, by tag."""
-        return self._saver.take_numbers()
+    def pop_save_metrics(self) -> dict[str, float]:
+        """Return the metrics of saving since the last call, by tag."""
+        return self._saver.pop_metrics()
 
     def checkpoint(self, target_dir: str) -> None:
-        """Save into a folder, which is made if needed; no save there is deleted.
+        """Save into another folder, which is created if needed, without deleting checkpoints there.
 
-        A valid save of this step that is there already is kept; if its content differs, `say` gets
-        a message.
+        An existing valid checkpoint of this step is kept; if its weights differ, `say` gets a
+        message.
 
         Raises:
             CheckpointError: it could not be written.
@@ -439,49 +447,49 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             content = as_bytes(run.copy())
             writer.save(run.run_dir, run.step, content, "asked for", run.facts, self.say)
 
-        self._led(save)
+        self._save_on_rank_0(save)
 
     def config_dict(self) -> dict[str, Any]:
         """Return the configuration as nested dicts."""
         return {"version": self.config_cls.version(), **asdict(self.config)}
 
     def newest_save(self) -> Path | None:
-        """Return the newest valid save of the run in `checkpoint_dir`, or None."""
+        """Return the path of the newest valid checkpoint in `checkpoint_dir`, or None."""
         paths = [] if self.checkpoint_dir is None else RunDir(self.checkpoint_dir).saved_paths()
         return next((path for path in paths if saves.is_valid(path)), None)
 
-    def _remove_unused(self, made: Path) -> None:
+    def _remove_unused(self, run_dir: Path) -> None:
         """Remove the default folder if nothing was saved in it."""
-        if not RunDir(made).saved_paths():
-            disk.remove(made)
+        if not RunDir(run_dir).saved_paths():
+            disk.remove(run_dir)
             self._checkpoint_dir = None
 
-    def _shown(self, saved: Path | None) -> Path | None:
-        """Return the path of a save in the folder of the run in the form of `checkpoint_dir`."""
+    def _relative(self, saved: Path | None) -> Path | None:
+        """Return the path of a checkpoint below `checkpoint_dir`, relative if that is."""
         run_dir = self.checkpoint_dir
         return saved if saved is None or run_dir is None else run_dir / saved.name
 
-    def _as_shown(self, text: str) -> str:
-        """Return a message that has the absolute path of the run with `checkpoint_dir` instead."""
+    def _with_relative_paths(self, text: str) -> str:
+        """Replace the absolute path of the run in a message by `checkpoint_dir`."""
         run_dir = self.checkpoint_dir
         if run_dir is None:
             return text
         return text.replace(str(absolute(run_dir, self.start_folder)), str(run_dir))
 
     def _renew_lock(self, run_dir: Path) -> None:
-        """Make the folder and its lock again if one of them was removed during the run."""
+        """Recreate the folder and its lock if one of them was removed during the run."""
         if self._lock is None or self._lock.is_current:
             return
-        self._saver.wait()  # as renewing the lock removes unfinished saves
+        self._saver.wait()  # as renewing the lock removes unfinished checkpoints
         absolute_dir = absolute(run_dir, self.start_folder)
         self._lock.renew(lambda: self._saver.foreign_save(absolute_dir))
-        self._saver.begin_anew()
-        self.say(f"{run_dir}: this folder, or its lock, was removed during the run; made again")
+        self._saver.reset()
+        self.say(f"{run_dir}: this folder, or its lock, was removed during the run; recreated")
 
     def _saveable(self, run_dir: Path, metrics: Mapping[str, float]) -> writer.Saveable:
-        """Return the run as it is now, with the metrics of this step.
+        """Return the current state of the run for saving, with the metrics of this step.
 
-        Its folder is absolute: saves are written by a thread, while environments run.
+        The folder is absolute, as environments may change the current folder meanwhile.
         """
         run_dir = absolute(run_dir, self.start_folder)
         policy = self.config.checkpoint
@@ -493,11 +501,11 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             "config_version": self.config_cls.version(),
             "run_name": self.state.run_name,
         }
-        policy = replace(policy, every_seconds=every_s)  # a copy, as settings may change
-        return writer.Saveable(run_dir, self.state.step, facts, policy, self._copied)
+        policy = replace(policy, every_seconds=every_s)  # a copy, as schedules change settings
+        return writer.Saveable(run_dir, self.state.step, facts, policy, self._copy_state)
 
-    def _copied(self) -> dict[str, FileContent]:
-        self.group.share(_COPY, "saving")
+    def _copy_state(self) -> dict[str, FileContent]:
+        self.group.broadcast(_COPY, "saving")
         self._prepare()
         return copied(self.config, self.state)
 
@@ -506,36 +514,39 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             prepare()
 
     def _wait(self) -> Path | None:
-        return self._shown(self._saver.wait())
+        return self._relative(self._saver.wait())
 
-    def _led(self, save: Callable[[], Path | None]) -> Path | None:
-        """Let rank 0 save, and return the path; the others give what is theirs when it copies."""
+    def _save_on_rank_0(self, save: Callable[[], Path | None]) -> Path | None:
+        """Save on rank 0, and return the path on all ranks.
+
+        Other ranks contribute their part of the state when rank 0 copies it.
+        """
         path = None if self.follows else save()
-        told: Any = self.group.share([None if path is None else str(path)], "saving")
-        while told == _COPY:
+        message: Any = self.group.broadcast([None if path is None else str(path)], "saving")
+        while message == _COPY:
             self._prepare()
-            told = self.group.share(None, "saving")
-        return path if told[0] is None else Path(told[0])
+            message = self.group.broadcast(None, "saving")
+        return path if message[0] is None else Path(message[0])
 
     def _check_no_newer_save(self, run_dir: Path) -> None:
-        """Raise if another process saved in the folder after the save to resume was chosen."""
-        ours = self.resumed_from if self.is_resumed_in_place else None
+        """Raise if another process has saved in the folder since this run chose its checkpoint."""
+        resumed = self.resumed_from if self.is_resumed_in_place else None
         for path in RunDir(run_dir).saved_paths():
             if self._state is not None:  # the run may have saved in this process already
                 is_known = (saves.step_of(path) or 0) <= self._state.step
             else:
-                is_known = ours is not None and path.name == ours.path.name
+                is_known = resumed is not None and path.name == resumed.path.name
             if is_known:
                 return
             if saves.is_valid(path):
                 raise CheckpointError(
-                    f"{run_dir}: another process saved {path.name} while this one began; start "
-                    "again, to go on from there"
+                    f"{run_dir}: another process saved {path.name} while this one started; restart "
+                    "to continue from there"
                 )
 
     @property
     def _init_save(self) -> Path | None:
-        """Value of `init_path` if that is a checkpoint or a run, not a configuration file."""
+        """`init_path` if it is a checkpoint or a run, not a configuration file."""
         path = self.init_path
         return path if path is not None and path.is_dir() else None
 
@@ -554,12 +565,12 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         return None if start is None else lookup.find(start, self.say, to_continue=True)
 
     def _read_config(self, saved: saves.Checkpoint | None) -> tuple[TrainConfig, Sources]:
-        """Read the configuration of a save or, without one, the file, and apply the overrides."""
+        """Read the configuration of a checkpoint, or else the file, and apply the overrides."""
         path = self.init_path
         if saved is not None or self._init_save is not None:
             path = None
         elif path is not None and not path.exists():
-            raise ConfigError(f"{path}: expected a configuration file, there is none")
+            raise ConfigError(f"{path}: expected a configuration file, got none")
         return load_with_sources(
             self.config_cls,
             path,
@@ -570,7 +581,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         )
 
     def _checked_config(self) -> tuple[TrainConfig, Sources]:
-        """Read the configuration, and print how it differs from that of the save and the file."""
+        """Read the configuration, and print differences from the checkpoint and the file."""
         saved, file = self.resumed_from, self.init_path
         if saved is None:
             return self._read_config(None)
@@ -579,25 +590,25 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         except ConfigError:
             read_config(saved)  # raises if the saved configuration is wrong, not the overrides
             raise
-        overridden = worth_a_line(changes(read_config(saved), config))
+        overridden = reported_changes(changes(read_config(saved), config))
         if overridden:
             self.say(f"changed from the save: {', '.join(map(str, overridden))}")
-        different = []
+        diff = []
         if file is not None and file.is_file():
-            of_file, given = self._read_config(None)
-            different = changes(config, of_file)
-            # Programs hand in their environment, which the file need not name.
-            if config.env.id != of_file.env.id and not given.is_given(("env", "id")):
-                different = [change for change in different if change.path != "env.id"]
-        if different:
-            fields = ", ".join(change.path for change in different)
+            file_config, file_sources = self._read_config(None)
+            diff = changes(config, file_config)
+            # The program may pass the environment, which the file does not name then.
+            if config.env.id != file_config.env.id and not file_sources.is_explicit(("env", "id")):
+                diff = [change for change in diff if change.path != "env.id"]
+        if diff:
+            fields = ", ".join(change.path for change in diff)
             rows = [
-                (change.path, shown(change.before), shown(change.after)) for change in different
+                (change.path, one_line(change.before), one_line(change.after)) for change in diff
             ]
             self.say(
                 f"resuming {saved.path} with its own configuration; {file} differs in {fields}\n  "
                 + "\n  ".join(aligned([("field", "saved", "file"), *rows]))
-                + "\n  give these on the command line to change them"
+                + "\n  pass these on the command line to change them"
             )
         return config, sources
 
@@ -605,7 +616,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
 def load_checkpoint(path: str | Path) -> StateManager:
     """Open a checkpoint, or the newest valid one of a run; also of enn_trainer 0.1.16.
 
-    The result's `config` and `state` are read when they are first used.
+    `config` and `state` of the result are read on first use.
 
     Raises:
         CheckpointError: there is no valid checkpoint.

@@ -1,6 +1,6 @@
-"""Weights for a network, of a save or of a file that the user names.
+"""Loading of network weights from checkpoints and from files of the user.
 
-The network is no larger than the weights that there are for it, and able to act.
+Checks that a network is no larger than its weights, and that the weights are usable.
 """
 
 import re
@@ -22,11 +22,11 @@ from entity_env.spaces import Spaces
 from rogue_net.input_norm import InputNorm
 
 MAX_WEIGHT = 1e9
-"""Beyond, sums of products of weights overflow float32; nothing learns such weights."""
+"""Largest magnitude of a weight; beyond, sums of products overflow float32."""
 MAX_HEADER_BYTES = 1 << 22
-"""Limit of the header of a safetensors file: a hundred bytes for each tensor."""
+"""Size limit of the header of a safetensors file, about 100 bytes per tensor."""
 
-_OF_ROGUE_NET = re.compile(
+_ROGUE_NET_KEY = re.compile(
     r"((policy|value_function)\.)?(embedding|relpos|transformer|action_heads|memory|"
     r"regression_heads)\."
 )
@@ -39,36 +39,36 @@ def fitting_network(
     weights: Mapping[str, Tensor],
     make: Callable[..., Any] = make_network,
 ) -> Any:
-    """Return a new network of a configuration, if it is no larger than the weights for it.
+    """Create the network of a configuration, after a check that it is no larger than its weights.
 
     Args:
-        where: the save, for messages.
-        config: of the run.
-        spaces: of the network.
-        weights: by name.
+        where: the checkpoint, for messages.
+        config: configuration of the run.
+        spaces: spaces of the network.
+        weights: tensors by name.
         make: `make_network`, or `make_policy` for a network without values.
 
     Raises:
-        CheckpointError: it is larger, or is no `RogueNet`, or the configuration does not fit the
-            spaces.
+        CheckpointError: the network is larger, the weights are not of a `RogueNet`, or the
+            configuration does not match the spaces.
     """
-    others = [name for name in weights if not _OF_ROGUE_NET.match(name)]
-    if others:
+    unknown = [name for name in weights if not _ROGUE_NET_KEY.match(name)]
+    if unknown:
         raise CheckpointError(
-            f"{where}: the weights are those of a network of your own, with {min(others)}; "
-            "expected those of a RogueNet, or that network beside the save, as agent= in Python"
+            f"{where}: expected weights of a RogueNet, got weights of a custom network, with "
+            f"{min(unknown)}; pass that network as agent= in Python"
         )
     obs_space, action_space = spaces
-    numbers = sum(t.numel() for t in weights.values())
+    num_weights = sum(t.numel() for t in weights.values())
     vf_net = config.vf_net if make is make_network else None
     layers = config.net.n_layer + (0 if vf_net is None else vf_net.n_layer)
     try:
-        # Each of these has a tensor of its own at least.
+        # Each layer, entity type and action has at least one tensor.
         fits = layers + len(obs_space.entities) + len(action_space) <= len(weights)
         if fits:
-            with torch.device("meta"):  # takes no memory, whatever the configuration says
+            with torch.device("meta"):  # allocates no memory
                 outline = make(config, obs_space, action_space)
-            fits = sum(p.numel() for p in outline.parameters()) <= numbers
+            fits = sum(p.numel() for p in outline.parameters()) <= num_weights
     except ValueError as error:  # such as relative positions of entities that do not exist
         raise CheckpointError(f"{where}: config.ron does not fit state.ron: {error}") from None
     except (RuntimeError, OverflowError, TypeError):  # sizes beyond 64 bits
@@ -76,33 +76,33 @@ def fitting_network(
     if not fits:
         raise CheckpointError(
             f"{where}: the weights do not fit the network: config.ron asks for more than the "
-            f"{numbers} numbers in {len(weights)} tensors that the save has"
+            f"{num_weights} numbers in {len(weights)} tensors that the save has"
         )
     return make(config, obs_space, action_space)
 
 
 def load_weights(where: str, network: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load the weights of a network.
+    """Load weights into a network.
 
     Args:
-        where: the save, for messages.
-        network: of the same shape; it is changed.
-        weights: by name.
+        where: the checkpoint, for messages.
+        network: a network with the same shapes, modified in place.
+        weights: tensors by name.
 
     Raises:
-        CheckpointError: they are of another network, or no numbers that it could act by.
+        CheckpointError: names, shapes or dtypes differ, or weights are too large or not finite.
     """
-    for name, wanted in network.state_dict().items():
-        got = weights.get(name, wanted)
-        if got.is_floating_point() != wanted.is_floating_point() or got.is_complex():
-            kind = "floating-point" if wanted.is_floating_point() else "whole"
+    for name, expected in network.state_dict().items():
+        got = weights.get(name, expected)
+        if got.is_floating_point() != expected.is_floating_point() or got.is_complex():
+            kind = "floating-point" if expected.is_floating_point() else "whole"
             raise CheckpointError(f"{where}: {name}: expected {kind} numbers, got {got.dtype}")
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(f"{where}: the weights do not fit the network: {error}") from None
 
-    # Weights that are not finite would lead to actions that look like a policy.
+    # Weights that are not finite would silently produce a bad policy.
     parameters, buffers = network.named_parameters(), network.named_buffers()
     bad = [name for name, p in parameters if not (p.detach().abs() <= MAX_WEIGHT).all()]
     # A buffer may be infinite on purpose, as in a mask.
@@ -120,14 +120,14 @@ def load_weights(where: str, network: nn.Module, weights: Mapping[str, Tensor]) 
 
 
 def tensors_of(where: str, data: bytes) -> dict[str, Tensor]:
-    """Return the tensors in the content of a safetensors file.
+    """Parse the content of a safetensors file.
 
     Args:
         where: the file, for messages.
-        data: the content.
+        data: content of the file.
 
     Raises:
-        CheckpointError: it is damaged.
+        CheckpointError: the file is damaged.
     """
     try:
         check_tensor_header(data)
@@ -137,15 +137,15 @@ def tensors_of(where: str, data: bytes) -> dict[str, Tensor]:
 
 
 def check_tensor_header(data: bytes) -> None:
-    """Raise if the header of a safetensors file is larger than that of any network.
+    """Raise if the header of a safetensors file exceeds `MAX_HEADER_BYTES`.
 
-    Each tensor takes some hundred bytes of it, also an empty one.
+    Even an empty tensor takes about 100 bytes of the header.
 
     Args:
-        data: the beginning of the file, at least eight bytes of it.
+        data: the first eight bytes of the file, or more.
 
     Raises:
-        SafetensorError: it is.
+        SafetensorError: the header is too large.
     """
     size = int.from_bytes(data[:8], "little")
     if size > MAX_HEADER_BYTES:
@@ -153,19 +153,19 @@ def check_tensor_header(data: bytes) -> None:
 
 
 def load_weights_file(path: Path, network: nn.Module) -> None:
-    """Load the weights of a network from a file that the user names.
+    """Load weights from a file of the user into a network.
 
-    A pickle is read by torch's reader for weights, which makes tensors and runs nothing.
+    Pickles are read with `torch.load(weights_only=True)`, which executes no code.
 
     Args:
         path: `.safetensors`, or a state dict as `torch.save` writes it.
-        network: of the shape of the saved one; the file does not say which network it is of.
+        network: a network with the shapes of the saved one, modified in place.
 
     Raises:
-        CheckpointError: the file cannot be read, holds something else than weights, or the weights
-            do not fit the network or are no finite numbers.
+        CheckpointError: the file cannot be read or is no state dict, or the weights do not match
+            the network or are not finite.
     """
-    # Read tensors without running anything that is in the file.
+    # Read tensors without executing code.
     content: Any
     try:
         if path.suffix == ".safetensors":
@@ -180,11 +180,11 @@ def load_weights_file(path: Path, network: nn.Module) -> None:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
     except SafetensorError as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from None
-    except Exception as error:  # torch's reader fails in many ways where a file is damaged
+    except Exception as error:  # torch raises many types of errors for damaged files
         raise CheckpointError(
-            f"{path}: expected a state dict and nothing but tensors, as "
-            f"torch.save(network.state_dict(), ...) writes it; not read, as reading anything else "
-            f"could run it ({type(error).__name__})"
+            f"{path}: expected a state dict with nothing but tensors, as "
+            f"torch.save(network.state_dict(), ...) writes it; other pickles could execute code "
+            f"and are not read ({type(error).__name__})"
         ) from None
     if not isinstance(content, dict) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()

@@ -1,4 +1,4 @@
-"""Writing of saves: when they are due, by a thread beside training, each complete or absent."""
+"""Atomic writing of checkpoints, on schedule, by a thread in the background."""
 
 import hashlib
 import math
@@ -32,13 +32,13 @@ from entity_env.process import close_in_children
 
 INTERVAL = "interval"
 EVALUATED = "evaluated"
-"""Why a save of this step is replaced: it was made before the evaluation of the step."""
+"""Reason to replace a checkpoint that was saved before the evaluation of its step."""
 RETRY_S = 60.0
-"""After a save that failed, no other is due for so long, or for as long as between two saves."""
+"""Seconds before the next attempt after a failed one, or the interval of saving if shorter."""
 
 
 IfExists: TypeAlias = Literal["raise", "keep", "supersede"]
-"""Handling of a save of a step that the run has already."""
+"""Handling of an existing checkpoint of the same step."""
 
 
 def save(
@@ -51,71 +51,71 @@ def save(
     if_exists: IfExists = "supersede",
     shared: Mapping[str, str] | None = None,
 ) -> Checkpoint:
-    """Write a save of a run; if the run already has a valid one of this step, keep that.
+    """Write a checkpoint of a run atomically; keep a valid checkpoint of the same step.
 
-    It is replaced in one step if the new one has the same weights and metrics that it lacks, as
-    after an evaluation. Files are written to a hidden sibling directory, flushed to the disk,
-    verified, and renamed; nothing is deleted before its successor was verified.
+    An existing checkpoint is replaced, also atomically, if the new one has the same weights and
+    adds metrics, as after an evaluation. Files are written to a hidden sibling directory, flushed
+    to the disk, verified, and renamed; nothing is deleted before its successor is verified.
 
     Args:
         run_dir: the folder of the run.
-        step: the step of the run.
-        files: names and contents.
+        step: step of the run.
+        files: contents of the files by name.
         why: the reason for saving, for the manifest.
         facts: more fields of the manifest, such as the metrics of this step; plain data.
-        say: prints a line on what was moved aside, and on a save that stays with other weights.
-        if_exists: of a save of this step: raise if anything is there, keep a valid one, or keep it
-            unless the new one adds metrics.
-        shared: sha256 by name of the files that never change, which are linked to those of an
-            earlier save that has them.
+        say: prints a line if a damaged checkpoint is moved or a checkpoint with other weights kept.
+        if_exists: "raise" if the step exists, "keep" a valid checkpoint of the step, or "supersede"
+            it if the new one adds metrics.
+        shared: sha256 by name of files that never change, which are hard-linked from an earlier
+            checkpoint that has them.
 
     Raises:
-        CheckpointError: it cannot be written, or has to be new and is not. Everything that was
-            there before is as it was.
+        CheckpointError: the checkpoint cannot be written, or the step exists. Existing files are
+            unchanged.
     """
     facts, shared = facts or {}, shared or {}
     target = run_dir / save_name(step)
 
-    # What is there: nothing, a save that stays, one to replace, or a damaged one.
+    # An existing checkpoint of the step is kept, replaced, or moved if it is damaged.
     damaged: CheckpointError | None = None
     is_replaced = False
     if os.path.lexists(target):
         if if_exists == "raise":
-            raise CheckpointError(f"{target}: expected none, it is there; nothing was written")
+            raise CheckpointError(f"{target}: expected a new checkpoint, it exists already")
         try:
-            there = verify(target)
+            existing = verify(target)
         except CheckpointError as error:
             damaged = error
         else:
-            old = there.manifest["files"].get(WEIGHTS, {}).get("sha256")
+            old = existing.manifest["files"].get(WEIGHTS, {}).get("sha256")
             new = hashlib.sha256(files[WEIGHTS]).hexdigest() if WEIGHTS in files else None
             if new not in (None, old):
-                say(f"{target}: there already, with other weights; a save is never changed")
+                say(f"{target}: exists already, with other weights; it is kept")
             has_same_weights = new is not None and new == old
             is_replaced = (
                 if_exists == "supersede"
                 and has_same_weights
-                and adds_metrics(facts, there.manifest)
+                and adds_metrics(facts, existing.manifest)
             )
             if not is_replaced:
-                return there
+                return existing
 
     # Write and flush the files, verify them, and only then take the name.
     temporary = run_dir / f"{WRITING}{target.name}-{os.getpid()}"
     disk.remove(temporary)
     try:
         disk.make_dir(temporary)
-        about = new_manifest(step, files, why, facts, shared)
+        new_content = new_manifest(step, files, why, facts, shared)
         linked = _link(run_dir, temporary, {name: len(files[name]) for name in shared}, shared)
-        for name, data in {**files, MANIFEST: about}.items():
+        for name, data in {**files, MANIFEST: new_content}.items():
             if name not in linked:
                 disk.write_file(temporary / name, data)
         disk.sync_dir(temporary)
-        manifest = _verified(temporary, {name: files[name] for name in linked})
+        manifest = _verify_new(temporary, {name: files[name] for name in linked})
         if damaged is not None:
             aside = run_dir / f"{DAMAGED}{target.name}-{time.time_ns()}"
             disk.rename(target, aside)
-            say(f"moved aside what is no valid save, to {aside.name}: {damaged}")
+            say(f"moved a damaged checkpoint to {aside.name}: {damaged}")
         if is_replaced:
             _replace(target, temporary)
         else:
@@ -126,30 +126,30 @@ def save(
     try:
         disk.sync_dir(run_dir)
     finally:
-        disk.remove(temporary)  # the save that was replaced, if one was
+        disk.remove(temporary)  # the replaced checkpoint, if any
     return Checkpoint(target, manifest)
 
 
 def _link(
     run_dir: Path, folder: Path, sizes: Mapping[str, int], hashes: Mapping[str, str]
 ) -> set[str]:
-    """Link files of the saves of a run into a folder, the newest first.
+    """Hard-link files from the checkpoints of a run into a folder, newest checkpoint first.
 
     Args:
         run_dir: the folder of the run.
-        folder: the folder to link them into.
-        sizes: bytes of the wanted files, by name.
-        hashes: their sha256, by name.
+        folder: the folder to link into.
+        sizes: sizes in bytes of the files to link, by name.
+        hashes: sha256 of these files, by name.
 
     Returns:
-        The names of those that are linked.
+        The names of the linked files.
     """
     linked: set[str] = set()
     for path in RunDir(run_dir).saved_paths() if sizes else ():
         with suppress(CheckpointError):
-            there = read_unverified(path).manifest["files"]
+            saved_files = read_unverified(path).manifest["files"]
             for name, size in sizes.items():
-                is_same = there.get(name) == {"size": size, "sha256": hashes[name]}
+                is_same = saved_files.get(name) == {"size": size, "sha256": hashes[name]}
                 if is_same and name not in linked and disk.link_file(path / name, folder / name):
                     linked.add(name)
         if len(linked) == len(sizes):
@@ -157,17 +157,15 @@ def _link(
     return linked
 
 
-def _verified(folder: Path, linked: Mapping[str, bytes]) -> Mapping[str, Any]:
-    """Return the manifest of the new save in a folder, verified.
-
-    Links share damage. Files that are damaged are written anew, so that this save is whole.
+def _verify_new(folder: Path, linked: Mapping[str, bytes]) -> Mapping[str, Any]:
+    """Verify a new checkpoint, rewrite linked files that are damaged, and return its manifest.
 
     Args:
         folder: the folder.
-        linked: contents of the files that are linked to those of earlier saves, by name.
+        linked: contents of the files that are linked from earlier checkpoints, by name.
 
     Raises:
-        CheckpointError: another file is damaged, or one cannot be written.
+        CheckpointError: another file is damaged, or a file cannot be written.
     """
     try:
         return verify(folder).manifest
@@ -183,10 +181,10 @@ def _verified(folder: Path, linked: Mapping[str, bytes]) -> Mapping[str, Any]:
 
 
 def _replace(target: Path, successor: Path) -> None:
-    """Exchange a save and its successor, of the same step; `target` is valid at any moment.
+    """Replace a checkpoint by its successor of the same step; `target` is valid at any moment.
 
-    Where the system cannot exchange folders, it is missing between two renames. After a kill in
-    that moment `RunDir.restore_superseded` puts the old one back.
+    On systems that cannot swap folders, it is missing between two renames. After a kill in that
+    moment `RunDir.restore_superseded` restores the old one.
     """
     with folder_lock(target.parent):
         if disk.exchange(target, successor):
@@ -203,15 +201,15 @@ def _replace(target: Path, successor: Path) -> None:
 
 @dataclass(frozen=True)
 class Saveable:
-    """Run that can be saved as it is now.
+    """Run at a step, ready to be saved.
 
     Attributes:
-        run_dir: its folder.
-        step: of the run.
+        run_dir: folder of the run.
+        step: step of the run.
         facts: more fields of the manifest.
-        policy: when it is saved, and which saves are kept.
-        copy: copies the content of the files, so that nobody else changes it.
-        supersedes: it may replace a save of this step that lacks some of its metrics.
+        policy: settings of saving and retention.
+        copy: returns the contents of the files as copies that training does not modify.
+        supersedes: True to replace a checkpoint of this step that lacks some of the metrics.
     """
 
     run_dir: Path
@@ -224,15 +222,14 @@ class Saveable:
 
 @dataclass
 class WriteResult:
-    """Result of writing a save.
+    """Result of writing a checkpoint.
 
     Attributes:
-        saved: the save; None if it could not be written.
-        problem: the reason why it could not be written or, of a save, why others could not be
-            removed; in words.
-        notes: lines for the person who trains.
-        manifests: of all saves that are kept, by name; None if that is not known.
-        write_ms: duration.
+        saved: the checkpoint; None if it could not be written.
+        problem: error message of writing or, if that succeeded, of pruning.
+        notes: lines to print.
+        manifests: manifests of all remaining checkpoints, by name; None if unknown.
+        write_ms: duration in milliseconds.
     """
 
     saved: Checkpoint | None = None
@@ -244,25 +241,25 @@ class WriteResult:
 
 @final
 class Hashes:
-    """Sha256 of contents that never change, computed once for each object."""
+    """Cache of the sha256 of immutable contents, by object identity."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[bytes, str]] = {}
+        self._entries: dict[str, tuple[bytes, str]] = {}
 
     def update(self, contents: Mapping[str, bytes]) -> dict[str, str]:
-        """Return the sha256 of contents, by name, and forget all others."""
-        before, self._known = self._known, {}
+        """Return the sha256 of contents by name, and drop all other entries."""
+        before, self._entries = self._entries, {}
         for name, data in contents.items():
-            known, sha256 = before.get(name, (None, ""))
-            self._known[name] = data, sha256 if known is data else sha256_of(data)
-        return {name: sha256 for name, (_, sha256) in self._known.items()}
+            cached, sha256 = before.get(name, (None, ""))
+            self._entries[name] = data, sha256 if cached is data else sha256_of(data)
+        return {name: sha256 for name, (_, sha256) in self._entries.items()}
 
 
 @final
 class RunSaver:
-    """Saves a run when a save is due, or on demand.
+    """Saves a run on schedule or on demand.
 
-    A thread writes one save at a time, of a copy of the state.
+    A background thread writes a copy of the state, one checkpoint at a time.
 
     Args:
         say: prints a line.
@@ -270,37 +267,37 @@ class RunSaver:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._known, self._hashes = VerifiedSaves(), Hashes()
+        self._valid, self._hashes = VerifiedSaves(), Hashes()
         self._writing: futures.Future[WriteResult] | None = None
         self._last_save_s = time.monotonic()
-        self._manifests: dict[str, Mapping[str, Any]] | None = None  # of what is kept, if known
-        self._own: Mapping[str, Mapping[str, Any]] = {}  # of what was kept when it was last known
+        self._manifests: dict[str, Mapping[str, Any]] | None = None  # None after a failed save
+        self._run_saves: Mapping[str, Mapping[str, Any]] = {}  # the last manifests that were read
         self._is_failing = False
         self._is_prune_failing = False
         self._num_failed = 0
         self._numbers: dict[str, float] = {}
 
     def step(self, run: Saveable) -> Path | None:
-        """Begin to save if a save is due; return the one completed since the last call, if any."""
+        """Start saving if a checkpoint is due; return the one completed since the last call."""
         is_writing = self._writing is not None and not self._writing.done()
         path = None if is_writing and self._manifests is not None else self.wait()
         reasons = self._reasons(run)
-        # Training waits for the save before if this one would be missed otherwise: the best state
-        # is gone soon, and which save is the first of a window is no matter of speed.
+        # Training waits for the previous checkpoint if this one would be missed otherwise: the best
+        # state is gone soon, and the first checkpoint of a window must not depend on speed.
         is_for_keeps = any(reason != INTERVAL for reason in reasons)
         is_missed = is_for_keeps or (reasons and run.policy.every_seconds == 0)
         if self._writing is not None and is_missed:
             path = self.wait()
-            reasons = self._reasons(run)  # which may be among those of that save
+            reasons = self._reasons(run)  # the completed checkpoint may have met some
         if reasons and self._writing is None:
             self._begin(run, ", ".join(reasons))
         return path
 
     def save(self, run: Saveable, why: str) -> Path:
-        """Save now, after what is being written.
+        """Save now, after waiting for a checkpoint in progress.
 
         Raises:
-            CheckpointError: it could not be written; names the newest save.
+            CheckpointError: it could not be written; names the newest checkpoint.
         """
         self.wait()
         self._begin(run, why)
@@ -308,62 +305,64 @@ class RunSaver:
         assert result is not None
         if result.saved is None:
             newest = RunDir(run.run_dir).newest(self._say)
-            there = "nothing is saved" if newest is None else f"the newest save is {newest.path}"
-            raise CheckpointError(f"{result.problem}; {there}")
+            stands = "nothing is saved" if newest is None else f"the newest save is {newest.path}"
+            raise CheckpointError(f"{result.problem}; {stands}")
         return result.saved.path
 
     def wait(self) -> Path | None:
-        """Wait until nothing is being written; return the save completed meanwhile, if any."""
+        """Wait for a checkpoint in progress, and return it."""
         result = self._finish()
         return None if result is None or result.saved is None else result.saved.path
 
     def after_writing(self, act: Callable[[], None]) -> None:
-        """Call a function as soon as nothing is being written, without waiting for that."""
+        """Call a function once nothing is being written, without blocking."""
         if self._writing is None:
             act()
         else:
             self._writing.add_done_callback(lambda _: act())
 
     def adopt_saves(self, run_dir: Path) -> None:
-        """Count the saves that are in a folder now as those of the run."""
+        """Register the checkpoints in a folder as checkpoints of this run."""
         self.wait()
-        self._own = self._valid_saves(run_dir)
+        self._run_saves = self._valid_saves(run_dir)
 
     def foreign_save(self, run_dir: Path) -> str | None:
-        """Return the name of a valid save in a folder that is not of the run, or None."""
+        """Return the name of a valid checkpoint in a folder that another process saved, or None."""
         self.wait()
-        there = self._valid_saves(run_dir).items()
-        return next((name for name, manifest in there if manifest != self._own.get(name)), None)
+        saves = self._valid_saves(run_dir).items()
+        return next(
+            (name for name, manifest in saves if manifest != self._run_saves.get(name)), None
+        )
 
     def forget(self) -> None:
-        """Forget what is saved, as the run is in another folder from now on."""
+        """Forget the checkpoints, as the folder of the run changes."""
         self.wait()
         self._manifests = None
 
-    def begin_anew(self) -> None:
-        """Forget what is saved, and let the next save be due at once."""
+    def reset(self) -> None:
+        """Forget the checkpoints, and make the next one due at once."""
         self.forget()
         self._last_save_s = -math.inf
         self._is_failing = False
 
-    def take_numbers(self) -> dict[str, float]:
-        """Return and forget the metrics of saving since the last call, by tag."""
+    def pop_metrics(self) -> dict[str, float]:
+        """Return the metrics of saving since the last call, by tag."""
         numbers, self._numbers = self._numbers, {}
         return numbers
 
     def close_in_child(self) -> None:
-        """Forget the save that is being written: a forked child has not the thread that does."""
+        """Forget the checkpoint in progress, as a forked child does not have the writer thread."""
         self._writing = None
 
     def _valid_saves(self, run_dir: Path) -> dict[str, Mapping[str, Any]]:
-        """Return the manifests of all valid saves of a run, by name; nothing is being written."""
-        saves = self._known.update(RunDir(run_dir).saved_paths())
+        """Return the manifests of all valid checkpoints of a run, by name."""
+        saves = self._valid.update(RunDir(run_dir).saved_paths())
         return {saved.path.name: saved.manifest for saved in saves}
 
     def _reasons(self, run: Saveable) -> list[str]:
-        """Return why the run should be saved now; none if it need not be, or is."""
-        if self._manifests is None:  # not yet, or a save failed; none is being written
-            self._manifests = self._own = self._valid_saves(run.run_dir)
+        """Return the reasons to save the run now; [] if there are none."""
+        if self._manifests is None:  # not read yet, or unknown after a failure
+            self._manifests = self._run_saves = self._valid_saves(run.run_dir)
         name = save_name(run.step)
         since_s = time.monotonic() - self._last_save_s
         interval_s = run.policy.every_seconds
@@ -379,14 +378,13 @@ class RunSaver:
         return reasons + reasons_to_save(self._manifests, name, manifest, run.policy)
 
     def _begin(self, run: Saveable, why: str) -> None:
-        """Begin to write a copy of a run; nothing is being written."""
+        """Start writing a copy of a run; no checkpoint may be in progress."""
         start = time.perf_counter()
-        write = partial(_write, run, why, run.copy(), self._known, self._hashes)
+        write = partial(_write, run, why, run.copy(), self._valid, self._hashes)
         self._numbers["checkpoint/copy_ms"] = (time.perf_counter() - start) * 1e3
         self._last_save_s = time.monotonic()
         close_in_children(self)
-        # A thread of its own, so that no save is left waiting. A program that ends by itself ends
-        # when the save is complete.
+        # One thread per checkpoint, so that none is queued. The interpreter waits for it at exit.
         pool = futures.ThreadPoolExecutor(1, "save")
         try:
             self._writing = pool.submit(write)
@@ -396,10 +394,10 @@ class RunSaver:
         pool.shutdown(wait=False)
 
     def _finish(self, on_demand: bool = False) -> WriteResult | None:
-        """Wait for the save that is being written; print and count its result, and return it."""
+        """Wait for the checkpoint in progress, and print, record and return its result."""
         if self._writing is None:
             return None
-        futures.wait([self._writing])  # if this is interrupted, it is still being written
+        futures.wait([self._writing])  # an interrupt here does not stop the writing
         writing, self._writing = self._writing, None
         result = writing.result()
         saved = result.saved
@@ -412,14 +410,17 @@ class RunSaver:
         if saved is None and not on_demand and not self._is_failing:
             self._say(f"{result.problem}; training goes on, and saving is tried again")
 
-        # Count.
+        # Record.
         self._is_failing = saved is None
         self._num_failed += self._is_failing
         self._manifests = result.manifests
         self._numbers["checkpoint/failed"] = float(self._num_failed)
         if saved is not None:
             self._is_prune_failing = result.problem is not None
-            self._own = result.manifests or {**self._own, saved.path.name: saved.manifest}
+            self._run_saves = result.manifests or {
+                **self._run_saves,
+                saved.path.name: saved.manifest,
+            }
             self._numbers["checkpoint/bytes"] = float(size_of_save(saved.manifest))
             self._numbers["checkpoint/write_ms"] = result.write_ms
         return result
@@ -429,17 +430,17 @@ def _write(
     run: Saveable,
     why: str,
     contents: Mapping[str, FileContent],
-    known: VerifiedSaves,
+    verified: VerifiedSaves,
     hashes: Hashes,
 ) -> WriteResult:
-    """Write a copy of a run, and delete the saves that nothing keeps.
+    """Write a copy of a run, and prune its checkpoints.
 
     Args:
         run: the run.
         why: the reason for saving.
-        contents: the copy.
-        known: the saves that are valid, so that they are not read again; it is updated.
-        hashes: of files that never change, so that they are not computed again; likewise.
+        contents: contents of the files.
+        verified: cache of verified checkpoints, updated in place.
+        hashes: cache of the hashes of shared files, updated in place.
     """
     start, result = time.perf_counter(), WriteResult()
     try:
@@ -449,9 +450,9 @@ def _write(
             if_exists="supersede" if run.supersedes else "keep",
             shared=hashes.update(shared),
         )
-        known.add(saved)
+        verified.add(saved)
         result.saved = saved
-        pruned = RunDir(run.run_dir).prune(run.policy, known=known, written=saved.path.name)
+        pruned = RunDir(run.run_dir).prune(run.policy, valid=verified, written=saved.path.name)
         result.manifests = pruned.manifests
     except (CheckpointError, OSError) as error:
         result.problem = str(error)

@@ -12,27 +12,29 @@ from enn_trainer.cli.failures import REPORT, disk_problem, is_unforeseen, torch_
 from enn_trainer.runtime.interrupt import ended_by, one_line_if_interrupted
 from entity_env.errors import as_error, did_you_mean
 from entity_env.imports.extras import remedy
-from entity_env.process import reader_may_leave
+from entity_env.process import ignore_broken_pipe
 
 
 class Command(NamedTuple):
-    """A command: the function `NAME_command` in a module of that name, imported when used.
+    """A command: the function `NAME_command` of the module `NAME_command`, imported when used.
 
     Attributes:
-        name: its name.
-        help: one line for `enn --help`.
+        name: Name of the command.
+        help: One line for `enn --help`.
     """
 
     name: str
     help: str
 
     def load(self) -> Callable[[Sequence[str]], int | None]:
-        """Import the function, which returns an exit status or None for 0, and return it."""
-        found: Callable[[Sequence[str]], int | None] = getattr(self._module, f"{self.name}_command")
-        return found
+        """Import and return the function; it returns an exit status, or None for 0."""
+        command: Callable[[Sequence[str]], int | None] = getattr(
+            self._module, f"{self.name}_command"
+        )
+        return command
 
     def parser(self) -> OneLineParser:
-        """Return the parser of the arguments, which every module of a command has."""
+        """Return the argument parser of the command."""
         parser: OneLineParser = self._module.parser()
         return parser
 
@@ -44,39 +46,39 @@ class Command(NamedTuple):
 _HELP = {
     "train": "train an agent: enn train TreasureHunt, or enn train my_file.py:MyEnv --lr 0.003",
     "resume": "continue a run: enn resume runs/Xor-1 total_timesteps=2000000",
-    "runs": "list runs: world, steps, return, newest and best save, size: enn runs",
+    "runs": "list runs: environment, steps, return, newest and best save, size: enn runs",
     "clone": "train an agent on recordings: enn clone mine.rec --checkpoint-dir runs/mine",
-    "check": "say what is wrong with an environment: enn check my_file.py:MyEnv",
+    "check": "report the problems of an environment: enn check my_file.py:MyEnv",
     "watch": "show what an agent sees and does: enn watch runs/xor",
-    "serve": "play beside an agent, or in its place, on a page: enn serve runs/duel",
+    "serve": "play with or in place of an agent in a browser: enn serve runs/duel",
     "eval": "measure an agent: enn eval runs/xor --episodes 1000",
     "league": "rate and play the opponents of a run, exploit one: enn league show runs/duel",
     "checkpoints": "list, verify, delete, pin, show, compare saves: enn checkpoints list runs/xor",
-    "inspect": "say what a file or folder is: enn inspect runs/xor",
+    "inspect": "describe a file or folder: enn inspect runs/xor",
     "play": "play an environment by hand: enn play Minefield --record mine.rec",
     "config": "upgrade configuration files, check their schema: enn config upgrade-config mine.ron",
     "plot": "draw return, entropy, KL and speed of runs: enn plot runs/Xor-*",
-    "profile": "say where the time of a run goes: enn profile my_file.py:MyEnv",
-    "init": "write a world to begin with: enn init garden, or --from gymnasium:CartPole-v1",
-    "doctor": "say what is installed, what is missing and what to type: enn doctor --try",
-    "envs": "list the worlds that ship with this program, describe one: enn envs TreasureHunt",
+    "profile": "measure where the time of a run goes: enn profile my_file.py:MyEnv",
+    "init": "write a starter environment: enn init garden, or --from gymnasium:CartPole-v1",
+    "doctor": "check the installation and suggest fixes: enn doctor --try",
+    "envs": "list the built-in environments, or describe one: enn envs TreasureHunt",
     "completion": "complete arguments in bash or zsh: source <(enn completion bash)",
 }
 COMMANDS = {name: Command(name, help) for name, help in _HELP.items()}
 
 
-_MORE = "enn COMMAND --help tells more."
+_MORE = "Run enn COMMAND --help for details."
 
 
 def usage() -> str:
-    """Return the help of `enn`, one line per command."""
+    """Return the text of `enn --help`, with one line per command."""
     lines = [f"  {name:13}{command.help}" for name, command in COMMANDS.items()]
     return "\n".join(["usage: enn COMMAND ... | --version", "", "commands:", *lines, "", _MORE])
 
 
 def main() -> None:
     """Run the command `enn` with the arguments of the process."""
-    with reader_may_leave(), one_line_if_interrupted():
+    with ignore_broken_pipe(), one_line_if_interrupted():
         sys.exit(run(sys.argv[1:]))
 
 

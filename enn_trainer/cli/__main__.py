@@ -1,4 +1,4 @@
-"""The command `python -m enn_trainer.cli`; the same as `enn`."""
+"""Entry point of `python -m enn_trainer.cli`, the same as `enn`."""
 
 from enn_trainer.cli import main
 

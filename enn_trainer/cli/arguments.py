@@ -1,4 +1,4 @@
-"""Arguments of commands, and errors in one line with an exit status. Imports nothing large."""
+"""Arguments of commands, and one-line errors with an exit status. Imports nothing large."""
 
 import argparse
 import json
@@ -32,11 +32,11 @@ EXPECTED_ERRORS = (
 
 
 def failed(error: Exception, message: str | None = None) -> int:
-    """Print an error in one line and return the exit status, `USAGE_ERROR` for wrong settings.
+    """Print an error in one line and return the exit status.
 
     Args:
-        error: the error; its type determines the status.
-        message: message to print instead of that of the error.
+        error: The error; `ConfigError` and `CheckpointError` have the status `USAGE_ERROR`.
+        message: Message to print instead of the message of the error.
     """
     print(f"error: {error if message is None else message}", file=sys.stderr)
     return USAGE_ERROR if isinstance(error, ConfigError | CheckpointError) else FAILURE
@@ -46,11 +46,11 @@ _WORLD = "one of `enn envs`, file.py:Name, package.module:Name, gymnasium:ID or 
 
 
 class ArgumentsExit(SystemExit):
-    """Exit of a program because of its arguments: a mistake in them, or `--help`."""
+    """Exit because of the command line: a mistake in it, or `--help`."""
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Argument parser whose errors are one line each; it keeps the lines of its epilog."""
+    """Argument parser with one-line errors that keeps the line breaks of its epilog."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
@@ -71,7 +71,7 @@ class OneLineParser(argparse.ArgumentParser):
         self._env_kwargs("""arguments of ENV, also as JSON: '{"size": 3}'""")
 
     def vary(self) -> None:
-        """Add the option `--vary`, for `load_world.samplers_of`."""
+        """Add the option `--vary`; see `load_world.samplers_of`."""
         help = "arguments of the environment that vary from episode to episode: 'size=int 1 9'"
         more: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
         self.option("--vary", "NAME=SAMPLER", help, **more)
@@ -89,14 +89,14 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"error: {message}; see {self.prog} --help\n")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """Exit by ArgumentsExit, as distinct from a SystemExit that an environment raises."""
+        """Raise ArgumentsExit, to be distinguished from a SystemExit of an environment."""
         if message:
             print(message, end="", file=sys.stderr)
         raise ArgumentsExit(status)
 
 
 def positive(text: str) -> int:
-    """Return the value of an argument that has to be a number above 0."""
+    """Parse an integer above 0."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected a positive number, got {number}")
@@ -104,15 +104,15 @@ def positive(text: str) -> int:
 
 
 def not_negative(text: str) -> int:
-    """Return the value of an argument that has to be a number of at least 0."""
+    """Parse an integer of at least 0."""
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {number}")
     return number
 
 
-def with_out(arguments: Sequence[str]) -> list[str]:
-    """Return arguments with `--out` in place of `--json FILE.json`, its name before."""
+def normalize_json_option(arguments: Sequence[str]) -> list[str]:
+    """Replace `--json FILE.json`, the former spelling, by `--out FILE.json`."""
     following = [*arguments[1:], ""][: len(arguments)]
     return [
         "--out" if one == "--json" and after.endswith(".json") else one
@@ -121,7 +121,7 @@ def with_out(arguments: Sequence[str]) -> list[str]:
 
 
 def writable(path: Path, field: str) -> Path:
-    """Return the file that a path leads to, through links, after checking that it can be written.
+    """Resolve the links of a path and check that the file can be written.
 
     Raises:
         ConfigError: the file cannot be written, or replacing it would replace a device or a pipe.
@@ -130,7 +130,7 @@ def writable(path: Path, field: str) -> Path:
         target = path.resolve()
         is_free = target.is_file() or not target.exists()
         ok = is_free and target.parent.is_dir() and os.access(target.parent, os.W_OK)
-    except (OSError, RuntimeError):  # the name is too long, or the links are a circle
+    except (OSError, RuntimeError):  # the name is too long, or the links form a loop
         ok = False
     if not ok:
         raise ConfigError(f"{field}: expected a file in a folder to write to, got {path}")
@@ -138,11 +138,11 @@ def writable(path: Path, field: str) -> Path:
 
 
 def is_writable_at(path: Path) -> bool:
-    """Return whether a file can be written at a path, in place of what is there."""
+    """Return whether a file can be created or replaced at a path."""
     return path.parent.is_dir() and os.access(path.parent, os.W_OK)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file, complete or not at all, in place of an existing one."""
+    """Write a JSON file atomically, replacing an existing one."""
     data = (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
     replace_file(path, data, path.with_name(f".writing-{path.name}"))

@@ -1,4 +1,4 @@
-"""Returns of evaluations by the value of an argument that varies: tables, JSON and a picture."""
+"""Returns of evaluations by the value of a varied argument: tables, JSON and plots."""
 
 import importlib.util
 import io
@@ -15,7 +15,7 @@ from enn_trainer.base.errors import ConfigError
 from enn_trainer.base.tables import show_table
 from enn_trainer.cli.arguments import writable
 from enn_trainer.cli.plot_command import COLOURS, DASHES, add_legend
-from enn_trainer.evaluation.eval_metrics import PlayedEpisode, mean_over_episodes, with_interval
+from enn_trainer.evaluation.eval_metrics import EpisodeResult, mean_over_episodes, with_interval
 from enn_trainer.evaluation.evaluation import SuiteResult
 from enn_trainer.experience.episodes import Measured
 from enn_trainer.experience.varied_envs import is_number
@@ -24,22 +24,22 @@ from entity_env.serialization.plain_open import replace_file
 
 RETURN = "episodic_reward"
 MOST_VALUES = 20
-"""Numbers of more different values are put into bins."""
+"""Numbers with more distinct values are binned."""
 NUM_BINS = 10
 
 
 class ValueGroup(NamedTuple):
-    """Episodes that had one value of an argument, or numbers of a bin.
+    """Episodes with one value of an argument, or with numbers of one bin.
 
     Attributes:
-        label: the value or the bin as text.
-        about: the fields `value`, or `low` and `high` of a bin, for JSON.
-        centre: the mean of the numbers; None for other values.
-        result: the returns of the episodes.
+        label: The value or the bin as text.
+        fields: Fields for JSON: `value`, or `low` and `high` of a bin.
+        centre: Mean of the numbers; None for other values.
+        result: Returns of the episodes.
     """
 
     label: str
-    about: dict[str, Any]
+    fields: dict[str, Any]
     centre: float | None
     result: Measured
 
@@ -47,24 +47,24 @@ class ValueGroup(NamedTuple):
 def check_options(
     by: str | None, png: Path | None, samplers: Mapping[str, str]
 ) -> tuple[str | None, Path | None]:
-    """Return the argument of `--by`, and the file of `--png` after all links.
+    """Check `--by` and `--png`; return the argument and the resolved path of the file.
 
     Args:
-        by: the argument whose values are compared.
-        png: the picture to write.
-        samplers: those of `--vary` by argument.
+        by: Argument whose values are compared.
+        png: Picture to write.
+        samplers: Samplers of `--vary` by argument.
 
     Raises:
-        ConfigError: the argument does not vary, or the picture cannot be made.
+        ConfigError: the argument does not vary, or the picture cannot be written.
     """
     if by is None:
         if png is not None:
-            raise ConfigError("--png: expected --by NAME beside it, the values that it shows")
+            raise ConfigError("--png: expected --by NAME as well, the values on the x-axis")
         return None, None
     if by not in samplers:
-        known = ", ".join(samplers) or "none"
+        names = ", ".join(samplers) or "none"
         hint = did_you_mean(by, samplers) if samplers else "; add --vary NAME=SAMPLER"
-        raise ConfigError(f"--by: expected an argument of --vary ({known}), got {by}{hint}")
+        raise ConfigError(f"--by: expected an argument of --vary ({names}), got {by}{hint}")
     if png is None:
         return by, None
     if png.suffix != ".png":
@@ -75,64 +75,65 @@ def check_options(
     return by, writable(png, "--png")
 
 
-def groups_by_value(episodes: Sequence[PlayedEpisode], argument: str) -> list[ValueGroup]:
-    """Return the returns of episodes by the value of an argument.
+def groups_by_value(episodes: Sequence[EpisodeResult], argument: str) -> list[ValueGroup]:
+    """Group the returns of episodes by the value of an argument.
 
     Args:
-        episodes: the episodes; those without the argument are left out.
-        argument: its name.
+        episodes: Played episodes; episodes without the argument are ignored.
+        argument: Name of the argument.
 
     Returns:
-        Numbers in their order, each or, if more than `MOST_VALUES` differ, in `NUM_BINS` bins of
-        equal count, where all episodes of one number are in one bin; then other values.
+        Groups of numbers in ascending order, then groups of other values. More than `MOST_VALUES`
+        distinct numbers are split into `NUM_BINS` bins of about equal count; all episodes with the
+        same number are in one bin.
     """
-    drawn = [
+    samples = [
         (e.arguments[argument], e.metrics[RETURN]) for e in episodes if argument in e.arguments
     ]
     # Numbers.
-    numbers = np.array([value for value, _ in drawn if is_number(value)], dtype=np.float64)
-    returns = np.array([got for value, got in drawn if is_number(value)], dtype=np.float64)
-    exact = {float(value): value for value, _ in drawn if is_number(value)}
+    numbers = np.array([value for value, _ in samples if is_number(value)], dtype=np.float64)
+    returns = np.array([reward for value, reward in samples if is_number(value)], dtype=np.float64)
+    exact = {float(value): value for value, _ in samples if is_number(value)}
     values, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     group_of = np.arange(len(values))
     is_binned = len(values) > MOST_VALUES
-    if is_binned:  # a value belongs to the bin of the middle of its episodes
+    if is_binned:  # the bin of a value is that of its median episode
         middle = np.cumsum(counts) - counts / 2
         group_of = np.floor(middle * NUM_BINS / len(numbers)).astype(np.int64)
     groups = []
     for group in np.unique(group_of):
         low, high = (exact[float(v)] for v in values[group_of == group][[0, -1]])
-        among = group_of[which] == group
-        about = {"low": low, "high": high} if is_binned else {"value": low}
+        in_group = group_of[which] == group
+        fields = {"low": low, "high": high} if is_binned else {"value": low}
         label = _short(low) if low == high else f"{_short(low)} to {_short(high)}"
         groups.append(
-            ValueGroup(label, about, float(numbers[among].mean()), _measured(returns[among]))
+            ValueGroup(label, fields, float(numbers[in_group].mean()), _summary(returns[in_group]))
         )
     # Other values.
-    others: dict[str, list[float]] = {}
-    for value, got in drawn:
+    returns_by_text: dict[str, list[float]] = {}
+    for value, reward in samples:
         if not is_number(value):
-            others.setdefault(json.dumps(value, ensure_ascii=False), []).append(got)
-    has_text_alone = not groups and all(text.startswith('"') for text in others)
-    for text, found in sorted(others.items()):
+            returns_by_text.setdefault(json.dumps(value, ensure_ascii=False), []).append(reward)
+    has_text_alone = not groups and all(text.startswith('"') for text in returns_by_text)
+    for text, rewards in sorted(returns_by_text.items()):
         value = json.loads(text)
         label = value if has_text_alone else text
-        groups.append(ValueGroup(label, {"value": value}, None, _measured(np.array(found))))
+        groups.append(ValueGroup(label, {"value": value}, None, _summary(np.array(rewards))))
     return groups
 
 
-def plain_by_value(episodes: Sequence[PlayedEpisode], argument: str) -> dict[str, Any]:
-    """Return groups and episodes as plain data for JSON, the episodes with the least return first.
+def plain_by_value(episodes: Sequence[EpisodeResult], argument: str) -> dict[str, Any]:
+    """Return groups and episodes as plain data for JSON; episodes are sorted by return.
 
     Args:
-        episodes: the episodes of a suite.
-        argument: that by which they are compared.
+        episodes: Episodes of a suite.
+        argument: Argument to group by.
     """
     groups = groups_by_value(episodes, argument)
     worst = sorted(episodes, key=lambda e: (e.metrics[RETURN], e.environment, e.episode))
     return {
         "argument": argument,
-        "values": [{**group.about, **_finite(vars(group.result))} for group in groups],
+        "values": [{**group.fields, **_finite(vars(group.result))} for group in groups],
         "episodes": [{**e._asdict(), "metrics": _finite(e.metrics)} for e in worst],
     }
 
@@ -143,13 +144,13 @@ def show_by_value(
     unnamed: str,
     console: Console | None = None,
 ) -> None:
-    """Print the returns of suites by the value of an argument as a table.
+    """Print a table of the returns of suites by the value of an argument.
 
     Args:
-        results: results by suite.
-        argument: the argument.
-        unnamed: title of the suite without a name.
-        console: console to print to; standard output by default.
+        results: Results by suite.
+        argument: Argument to group by.
+        unnamed: Title of the suite without a name.
+        console: Console to print to; standard output by default.
     """
     rows = []
     for suite, result in results.items():
@@ -165,13 +166,13 @@ def show_by_value(
 def draw_by_value(
     results: Mapping[str, SuiteResult], argument: str, unnamed: str, path: Path
 ) -> None:
-    """Draw the returns of suites by the value of an argument, with 95% intervals, into a PNG file.
+    """Plot the returns of suites by the value of an argument, with 95% intervals, as a PNG file.
 
     Args:
-        results: results by suite.
-        argument: the argument.
-        unnamed: title of the suite without a name.
-        path: the file.
+        results: Results by suite.
+        argument: Argument to group by.
+        unnamed: Title of the suite without a name.
+        path: File to write.
 
     Raises:
         OSError: the file cannot be written.
@@ -179,23 +180,23 @@ def draw_by_value(
     from matplotlib.figure import Figure
 
     groups = {suite: groups_by_value(result.played, argument) for suite, result in results.items()}
-    labels = list(dict.fromkeys(group.label for of_suite in groups.values() for group in of_suite))
-    centres = [group.centre for of_suite in groups.values() for group in of_suite]
+    labels = list(dict.fromkeys(group.label for series in groups.values() for group in series))
+    centres = [group.centre for series in groups.values() for group in series]
     is_numeric = None not in centres
     figure = Figure(figsize=(6.4, 4.0 + 0.2 * len(results)), layout="constrained")
     ax = figure.subplots()
-    for i, (suite, of_suite) in enumerate(groups.items()):
-        if of_suite:
-            where = [
+    for i, (suite, series) in enumerate(groups.items()):
+        if series:
+            positions = [
                 labels.index(g.label) if g.centre is None or not is_numeric else g.centre
-                for g in of_suite
+                for g in series
             ]
-            means = [group.result.mean for group in of_suite]
-            widths = [group.result.ci95 or 0.0 for group in of_suite]
+            means = [group.result.mean for group in series]
+            widths = [group.result.ci95 or 0.0 for group in series]
             colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
             style: dict[str, Any] = {"linestyle": dash if is_numeric else "", "marker": "o"}
             style |= {"color": colour, "ms": 4, "lw": 1.6, "capsize": 3, "label": suite or unnamed}
-            ax.errorbar(where, means, yerr=widths, **style)
+            ax.errorbar(positions, means, yerr=widths, **style)
     if not is_numeric:
         ax.set_xticks(range(len(labels)), labels, parse_math=False)
     ax.set_xlabel(argument, parse_math=False)
@@ -204,9 +205,9 @@ def draw_by_value(
     ax.spines[["top", "right"]].set_visible(False)
     if sum(map(bool, groups.values())) > 1:
         add_legend(figure, *ax.get_legend_handles_labels(), title=None)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150, format="png")
-    replace_file(path, drawn.getvalue(), path.with_name(f".writing-{path.name}"))
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150, format="png")
+    replace_file(path, picture.getvalue(), path.with_name(f".writing-{path.name}"))
 
 
 def _short(number: int | float) -> str:
@@ -214,14 +215,14 @@ def _short(number: int | float) -> str:
 
 
 def _finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return numbers by name, with None for NaN and infinity, which JSON does not have."""
+    """Replace NaN and infinity by None, because JSON has neither."""
     is_finite = {
         name: value is not None and math.isfinite(value) for name, value in numbers.items()
     }
     return {name: value if is_finite[name] else None for name, value in numbers.items()}
 
 
-def _measured(returns: np.ndarray[Any, np.dtype[np.float64]]) -> Measured:
-    """Return the mean of the returns of episodes, with its interval."""
+def _summary(returns: np.ndarray[Any, np.dtype[np.float64]]) -> Measured:
+    """Return the mean of (n,) returns with its 95% confidence interval."""
     mean, ci95 = mean_over_episodes(returns, np.ones(len(returns)))
     return Measured(mean, ci95, float(returns.min()), float(returns.max()), len(returns))

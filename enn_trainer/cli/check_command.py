@@ -18,10 +18,10 @@ examples:
 
 def parser() -> OneLineParser:
     """Return the parser of `enn check`."""
-    about = "Play random actions and report all problems of an environment."
-    parser = OneLineParser(prog="enn check", description=about, epilog=_EPILOG)
+    description = "Play random actions and report all problems of an environment."
+    parser = OneLineParser(prog="enn check", description=description, epilog=_EPILOG)
     parser.world()
-    hidden = {"dest": "env_kwargs", "nargs": "+", "action": "extend"}  # its name before
+    hidden = {"dest": "env_kwargs", "nargs": "+", "action": "extend"}  # the former spelling
     parser.option("--kwargs", "KEY=VALUE", argparse.SUPPRESS, **hidden)
     parser.option("--bot", "NAME", "also check a bot, file.py:Name or module:Name")
     parser.option("--episodes", "N", "episodes to play (default: 3)", type=positive, default=3)
@@ -35,10 +35,10 @@ def check_command(arguments: Sequence[str]) -> int:
     """Run `enn check`: report all problems of an environment.
 
     Returns:
-        0 if there are none, 1 if there are some.
+        0 without problems, 1 otherwise.
 
     Raises:
-        ConfigError: the arguments name no environment.
+        ConfigError: the environment does not exist.
     """
     options = parser().parse_intermixed_args(arguments)
     kwargs = parse_kwargs([*options.kwargs, *options.env_kwargs], "KEY=VALUE")

@@ -18,10 +18,10 @@ from enn_trainer.checkpoints.format import OPPONENT, retry_while_gone
 from enn_trainer.checkpoints.lookup import find, read_saved_run, resolve
 from enn_trainer.checkpoints.manifest import size_of_save
 from enn_trainer.checkpoints.migrate.config_diff import changes, renamed_config
-from enn_trainer.checkpoints.migrate.evolve import Evolved, evolve, upgrade_checkpoint
+from enn_trainer.checkpoints.migrate.evolve import EvolvedRun, evolve, upgrade_checkpoint
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.named_code import NamedEnv
-from enn_trainer.checkpoints.run_dir import Entry, RunDir, examine, is_any_save
+from enn_trainer.checkpoints.run_dir import RunDir, RunEntry, examine, is_any_save
 from enn_trainer.checkpoints.state_files import read_config, read_lessons, read_state
 from enn_trainer.checkpoints.state_manager import load_checkpoint
 from enn_trainer.cli.arguments import OneLineParser, positive
@@ -43,8 +43,8 @@ from rogue_net.space_diff import diff_spaces
 
 Run: TypeAlias = Callable[[argparse.Namespace], int | None]
 _EPILOG = """\
-A RUN is a --checkpoint-dir. A SAVE is one of the folders in it; or RUN@STEP, RUN@latest, RUN@best;
-or a RUN, of which the newest valid one is taken.
+A RUN is a --checkpoint-dir. A SAVE is a folder in it, RUN@STEP, RUN@latest or RUN@best; a RUN
+stands for its newest valid save.
 
 examples:
   enn checkpoints """
@@ -57,7 +57,7 @@ def checkpoints_command(arguments: Sequence[str]) -> int:
     """Run `enn checkpoints`: list, verify, delete, pin, show, compare and upgrade saves.
 
     Returns:
-        0, 1 if a save is damaged or two are different.
+        0, or 1 if a save is damaged or two saves differ.
 
     Raises:
         ConfigError, CheckpointError, EntityEnvError: a mistake in the arguments.
@@ -74,10 +74,10 @@ def _list(options: argparse.Namespace) -> None:
         listed = []
         for entry in entries:
             name, manifest = entry.path.name, entry.manifest
-            about = {"name": name, "is": entry.kind, "step": entry.step, "size": entry.size}
-            about |= {key: manifest.get(key) for key in ("created", "why", "metrics")}
+            fields = {"name": name, "is": entry.kind, "step": entry.step, "size": entry.size}
+            fields |= {key: manifest.get(key) for key in ("created", "why", "metrics")}
             rest = {"pinned": pins.get(name), "problems": entry.problems}
-            listed.append({**about, "opponents": _opponents(entry), **rest})
+            listed.append({**fields, "opponents": _opponents(entry), **rest})
         print(json.dumps(listed, indent=1))
         return
     if not entries:
@@ -108,19 +108,19 @@ def _verify(options: argparse.Namespace) -> int:
         if not path.is_dir():
             raise CheckpointError(f"{path}: expected a save or a run, got a path without one")
         entries = [examine(path)] if is_any_save(path) else RunDir(path).entries()
-        found = [e for e in entries if is_any_save(e.path) or e.kind == "damaged"]
-        if not found:
+        saves = [e for e in entries if is_any_save(e.path) or e.kind == "damaged"]
+        if not saves:
             raise CheckpointError(f"{path}: expected a save, or a run with saves, found neither")
 
         # Problems and a summary of each.
-        for entry in found:
+        for entry in saves:
             for line in [*entry.problems, *entry.notes]:
                 print(printable(line, console.encoding))
             files = entry.manifest.get("files", {})
-            what = f", {len(files)} files, {in_bytes(entry.size)}" if files else ""
+            summary = f", {len(files)} files, {in_bytes(entry.size)}" if files else ""
             if opponents := _opponents(entry):
-                what += f", opponents: {len(opponents)}"
-            print(printable(f"{entry.path}: {entry.kind}{what}", console.encoding))
+                summary += f", opponents: {len(opponents)}"
+            print(printable(f"{entry.path}: {entry.kind}{summary}", console.encoding))
             num_damaged += bool(entry.problems)
     if num_damaged:
         use = "resuming, evaluating and playing a run use its newest valid save automatically"
@@ -128,22 +128,22 @@ def _verify(options: argparse.Namespace) -> int:
     return 1 if num_damaged else 0
 
 
-def _opponents(entry: Entry) -> list[str]:
-    """Return the names of the opponents that a save has files of."""
+def _opponents(entry: RunEntry) -> list[str]:
+    """Return the names of the opponents with files in a save."""
     files = [Path(name).stem for name in entry.manifest.get("files", {})]
     return [name.removeprefix(OPPONENT) for name in files if name.startswith(OPPONENT)]
 
 
 def _prune(options: argparse.Namespace) -> None:
-    # The policy: that of the options, else that of the run.
+    # The keep policy: from the options, else from the run.
     run_dir = RunDir(_run_dir(options.path))
     if options.keep_best and not options.best:
-        raise ConfigError("--keep-best: expected --best beside it, got none")
-    given = {n: getattr(options, n) for n in _POLICY if getattr(options, n) is not None}
+        raise ConfigError("--keep-best: expected --best METRIC as well, got none")
+    overrides = {n: getattr(options, n) for n in _POLICY if getattr(options, n) is not None}
     saved, policy = run_dir.newest(), CheckpointConfig()
-    if given:
+    if overrides:
         try:
-            policy = CheckpointConfig(**{"keep": 1, **given})
+            policy = CheckpointConfig(**{"keep": 1, **overrides})
         except ValueError as error:
             raise ConfigError(f"prune: {error}") from None
     elif saved is not None:
@@ -162,9 +162,11 @@ def _prune(options: argparse.Namespace) -> None:
         for name in sorted(saves)
     ]
     show_table(("name", "status", "size"), rows, Console(), num_left=2)
-    gone = pruned.deleted
-    print(f"{len(gone)} of {len(saves)} {word}, {in_bytes(sum(sizes[name] for name in gone))}")
-    if options.dry_run and gone:
+    deleted = pruned.deleted
+    print(
+        f"{len(deleted)} of {len(saves)} {word}, {in_bytes(sum(sizes[name] for name in deleted))}"
+    )
+    if options.dry_run and deleted:
         pin = "enn checkpoints pin SAVE keeps one permanently"
         print(f"run without --dry-run to delete them; {pin}")
 
@@ -191,40 +193,40 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    """Compare a save with another one, or with an environment: 0 if no more than orders differ."""
+    """Compare a save with another one or with an environment; 0 if only orders differ."""
     if (options.other is None) == (options.env is None):
-        raise ConfigError("diff: expected either a second save or --env ENV beside the first")
+        raise ConfigError("diff: expected a second save or --env ENV, got both or neither")
     if options.env is None:
         return 0 if diff_saves(options.path, options.other, Console()) else 1
     saved = read_saved_run(options.path)
-    rules, spaces = _new_world(options, saved.spaces)
+    rules, spaces = _new_environment(options, saved.spaces)
     renamed = rules.spaces(saved.spaces)
-    rules.check_known(spaces)
+    rules.check_new_names(spaces)
     diff = diff_spaces(renamed, spaces)
     print(diff)
     return 1 if diff.changed else 0
 
 
 def _evolve(options: argparse.Namespace) -> None:
-    """Save a checkpoint that is upgraded to an environment, and print a report."""
+    """Upgrade a checkpoint to a changed environment, save it and print a report."""
     saved, folder = find(options.path), Path.cwd()
     before, state = read_config(saved), read_state(saved)
     varied = read_lessons(saved).names(before)
-    of_evaluations = [name for _, suite in _evaluations(before) for name in suite.env.vary]
-    arguments = [*dict.fromkeys([*varied, *of_evaluations])]
-    known = Spaces(state["obs_space"], state["action_space"])
-    rules, spaces = _new_world(options, known, arguments)
+    eval_arguments = [name for _, suite in _evaluations(before) for name in suite.env.vary]
+    arguments = [*dict.fromkeys([*varied, *eval_arguments])]
+    old_spaces = Spaces(state["obs_space"], state["action_space"])
+    rules, spaces = _new_environment(options, old_spaces, arguments)
     # The environment may have changed the working directory.
     saved = replace(saved, path=located(saved.path, folder))
     if len({rules.new("parameter", name) for name in varied}) < len(varied):
-        raise ConfigError(f"rename: two arguments become one, of {', '.join(varied)}")
-    begun = renamed_config(before, rules, known.obs_space, spaces)
+        raise ConfigError(f"rename: expected distinct new names for {', '.join(varied)}")
+    initial = renamed_config(before, rules, old_spaces.obs_space, spaces)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
-    _evaluate_in(begun, options.env)
-    begun.env.id, begun.env.kwargs = options.env, json.dumps(kwargs)
+    _evaluate_in(initial, options.env)
+    initial.env.id, initial.env.kwargs = options.env, json.dumps(kwargs)
     source = f"checkpoint {saved.path}"
     config, _ = load_with_sources(
-        TrainConfig, None, options.overrides, dump_config(begun), os.environ, source
+        TrainConfig, None, options.overrides, dump_config(initial), os.environ, source
     )
     evolved = evolve(saved, spaces.obs_space, spaces.action_space, config, rules)
     _check_arguments(evolved)
@@ -236,10 +238,10 @@ def _evolve(options: argparse.Namespace) -> None:
     print(f"saved {written.path}; to continue: {resume}")
 
 
-def _new_world(
+def _new_environment(
     options: argparse.Namespace, spaces: Spaces, arguments: Sequence[str] = ()
 ) -> tuple[Rules, Spaces]:
-    """Return the rules of a change of these spaces, and the spaces of the new environment."""
+    """Return the upgrade rules of the options, and the spaces of the new environment."""
     renamed = read_renames(renames(options), spaces, arguments)
     rules = Rules(renamed, options.new_label_prob)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
@@ -249,12 +251,12 @@ def _new_world(
 
 
 def _evaluations(config: TrainConfig) -> list[tuple[str, Any]]:
-    """Return the evaluations of a configuration by name, see `all_suites`; none without `eval`."""
+    """Return the evaluations of a configuration by name, see `all_suites`; [] without `eval`."""
     return [] if config.eval is None else [*all_suites(config.eval, config.env)]
 
 
 def _evaluate_in(config: TrainConfig, env_id: str) -> None:
-    """Let evaluations in the environment of rollouts be in another one."""
+    """Replace the environment in all evaluations that use the environment of rollouts."""
     if config.eval is None:
         return
     for env in (config.eval.env, *(suite.env for suite in config.eval.suites.values())):
@@ -262,8 +264,8 @@ def _evaluate_in(config: TrainConfig, env_id: str) -> None:
             env.id = env_id
 
 
-def _check_arguments(evolved: Evolved) -> None:
-    """Find the lessons of a run by name, and raise if an environment does not take an argument."""
+def _check_arguments(evolved: EvolvedRun) -> None:
+    """Match the curriculum stages by name, and raise if an environment rejects an argument."""
     config, lessons = evolved.config, evolved.state.part(Lessons)
     assert lessons is not None
     for message in lessons.arrange(config.curricula, evolved.state.step):
@@ -278,7 +280,7 @@ def _check_arguments(evolved: Evolved) -> None:
     trust = Trust(frozenset(code.key for code in typed.code()))
     for env, groups in varied:
         kwargs = json.loads(env.kwargs)
-        # Code of the save that was not typed is not run: the run itself has to be trusted first.
+        # Code that only the save names is not run: the user has to trust the run first.
         if not groups or trust.find_untrusted(_code_of(env, groups)):
             continue
         world = make_any_world(env.id, kwargs, "--env-kwargs", trust=trust)
@@ -289,7 +291,7 @@ def _check_arguments(evolved: Evolved) -> None:
 
 
 def _code_of(env: EnvConfig, groups: Groups) -> Iterator[NamedCode]:
-    """Yield the code that an environment names, with arguments that vary."""
+    """Yield the code named by an environment, once for each set of varied arguments."""
     for _, samplers in itertools.chain.from_iterable(groups.values()):
         vary = {name: sampler.text for name, sampler in samplers.items()}
         yield from NamedEnv(("env",), env.id, json.loads(env.kwargs), vary).code()
@@ -310,9 +312,9 @@ def _run_dir(path: Path) -> Path:
 
 def parser() -> OneLineParser:
     """Return the parser of `enn checkpoints`."""
-    about = "List, verify, delete, pin, show, compare and upgrade saves."
+    summary = "List, verify, delete, pin, show, compare and upgrade saves."
     parser = OneLineParser(
-        prog="enn checkpoints", description=about, epilog=f"{_EPILOG}list runs/xor"
+        prog="enn checkpoints", description=summary, epilog=f"{_EPILOG}list runs/xor"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -326,7 +328,7 @@ def parser() -> OneLineParser:
         return command
 
     def add_world(command: OneLineParser, required: bool) -> None:
-        command.env_options("the new world", "arguments of ENV, also as JSON", required)
+        command.env_options("the new environment", "arguments of ENV, also as JSON", required)
         add_rename_arguments(command)
 
     # Listing, verifying and deleting.
@@ -356,14 +358,14 @@ def parser() -> OneLineParser:
     showing = add("show", _show, "SAVE", "print the contents of a save", "runs/xor --tensors")
     showing.flag("--config", "print the configuration")
     showing.flag("--tensors", "print every tensor")
-    text = "compare a save with another save or a world; status 1 if they differ"
+    text = "compare a save with another save or an environment; status 1 if they differ"
     diffing = add("diff", _diff, "A", text, "runs/mines --env MineSweeper --env-kwargs nmines=5")
     diffing.add_argument("other", type=Path, metavar="B", nargs="?")
     add_world(diffing, required=False)
     diffing.set_defaults(new_label_prob=Rules().new_label_prob)
 
     # Upgrading.
-    text = "upgrade a save to a world that was changed"
+    text = "upgrade a save to a changed environment"
     example = "runs/orchard --env orchard.py:Orchard --to runs/new"
     evolving = add("evolve", _evolve, "SAVE", text, example)
     add_world(evolving, required=True)

@@ -27,8 +27,8 @@ from entity_env.spaces import Spaces
 from rogue_net.space_diff import diff_spaces
 
 _EPILOG = """\
-Settings are those of enn train, for the network and for the run that continues from the clone, and
-those that begin with clone. such as clone.epochs=5; --hps-info lists them.
+Settings are the settings of enn train, for the network and for the run that continues from the
+clone, and the settings of cloning, such as clone.epochs=5; --hps-info lists them.
 
 examples:
   enn clone mine.rec env.id=Minefield --checkpoint-dir runs/mine
@@ -37,14 +37,14 @@ examples:
 
 def parser() -> OneLineParser:
     """Return the parser of `enn clone`."""
-    about = "Train a network to imitate recordings."
-    parser = OneLineParser(prog="enn clone", description=about, epilog=_EPILOG)
-    files = "files of one world, also of entity-gym; and settings, such as clone.loss=kl"
+    description = "Train a network to imitate recordings."
+    parser = OneLineParser(prog="enn clone", description=description, epilog=_EPILOG)
+    files = "recordings of one environment, also of entity-gym; and settings such as clone.loss=kl"
     what = "RECORDING | FIELD=VALUE"
     parser.add_argument("arguments", nargs="*", metavar=what, help=files)
     parser.option("--config", "FILE", "a configuration file (RON)", type=Path)
     parser.option("--checkpoint-dir", "DIR", "save the clone here; a new folder", type=Path)
-    parser.option("--player", "NAME", "learn the decisions of this player, not of the agent")
+    parser.option("--player", "NAME", "imitate this player instead of the agent")
     parser.option("--hps-info", "QUERY", "list the settings, or search them", nargs="?", const="")
     return parser
 
@@ -53,7 +53,7 @@ def clone_command(arguments: Sequence[str]) -> int:
     """Run `enn clone`: train a network to imitate recordings.
 
     Returns:
-        0 after cloning; 130 or 143 if a signal ended it, also if the clone is saved.
+        0 after cloning; 130 or 143 if a signal ended it, even if the clone was saved.
 
     Raises:
         ConfigError, CheckpointError, EntityEnvError, NotFiniteError: a mistake in the arguments,
@@ -75,7 +75,7 @@ def clone_command(arguments: Sequence[str]) -> int:
         file = find_config(options.config)
         config, _ = load_with_sources(CloneRunConfig, file, overrides, environment=os.environ)
         result = clone(recordings, config, options.checkpoint_dir)
-    except KeyboardInterrupt:  # no code of an environment runs here
+    except KeyboardInterrupt:  # cannot come from an environment: none is created
         print("interrupted; nothing was saved", file=sys.stderr)
         return interrupted_status(signal.SIGINT)
     print(_summary(result, options.checkpoint_dir, config))
@@ -83,22 +83,22 @@ def clone_command(arguments: Sequence[str]) -> int:
 
 
 def _summary(result: CloneResult, run_dir: Path, config: CloneRunConfig) -> str:
-    """Return the result, and the commands to type next."""
+    """Return the result and the commands to type next as text."""
     lines = [f"{'interrupted, ' if result.interrupted else ''}saved {result.checkpoint}"]
     if result.test is not None:
-        lines.append(f"on episodes set apart: {result.test.in_words()}")
+        lines.append(f"on held-out episodes: {result.test.in_words()}")
     lines += ["", "next:"]
     resume, env_id = resume_command(run_dir, config, result.state), config.env.id
     if _is_known_to_fit(config.env, result.state):
         return "\n".join([*lines, f"  {resume} env.id={env_id}"])
     lines.append(f"  {resume}" if names_code(env_id) else f"  {resume} env.id=...")
-    unknown = f"it is not known whether {env_id} is that"
-    lines.append(f"env.id=... must name the world of the recordings there; {unknown}")
+    unknown = f"{env_id} was not checked"
+    lines.append(f"env.id=... must name the environment of the recordings; {unknown}")
     return "\n".join(lines)
 
 
 def _is_known_to_fit(env: EnvConfig, state: State) -> bool:
-    """Return True if the environment is an example with the spaces of the recordings."""
+    """Return True if the environment is built in and has the spaces of the recordings."""
     if env.id not in ENV_REGISTRY:
         return False
     try:

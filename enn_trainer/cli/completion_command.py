@@ -6,11 +6,11 @@ from pathlib import Path
 from enn_trainer.cli.arguments import OneLineParser
 
 SCRIPTS = {"bash": "enn.bash", "zsh": "_enn"}
-"""Script of each shell in `completion/`, which `make generated` writes."""
+"""Completion script of each shell, in `completion/`; `make generated` writes them."""
 _EPILOG = """\
-Commands, options, names of worlds and settings are completed. In ~/.bashrc:
+Completes commands, options, environments and settings. In ~/.bashrc:
   source <(enn completion bash)
-For zsh, write it to a file _enn in a folder of fpath.
+For zsh, write the script to a file _enn in a folder of fpath.
 
 examples:
   enn completion bash
@@ -19,14 +19,14 @@ examples:
 
 def parser() -> OneLineParser:
     """Return the parser of `enn completion`."""
-    about = "Print a script that completes the arguments of enn in a shell."
-    parser = OneLineParser(prog="enn completion", description=about, epilog=_EPILOG)
+    description = "Print a script that completes the arguments of enn in a shell."
+    parser = OneLineParser(prog="enn completion", description=description, epilog=_EPILOG)
     parser.add_argument("shell", choices=list(SCRIPTS), help="the shell")
     return parser
 
 
 def completion_command(arguments: Sequence[str]) -> None:
-    """Run `enn completion`: print the script of a shell."""
+    """Run `enn completion`: print the completion script of a shell."""
     name = SCRIPTS[parser().parse_args(arguments).shell]
     text = (Path(__file__).parent / "completion" / name).read_text(encoding="utf-8")
     print(text, end="")

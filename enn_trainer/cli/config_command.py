@@ -24,10 +24,10 @@ examples:
 
 
 def config_command(arguments: Sequence[str]) -> int:
-    """`enn config`: schemas and upgrades of configuration files.
+    """Run `enn config`: write and check schemas, and upgrade configuration files.
 
     Returns:
-        0 if all is well, 1 if a schema needs rules or a file could not be upgraded.
+        0, or 1 if a schema needs rules or a file could not be upgraded.
 
     Raises:
         ConfigError: a mistake in the arguments.
@@ -39,15 +39,15 @@ def config_command(arguments: Sequence[str]) -> int:
 
 def parser() -> OneLineParser:
     """Return the parser of `enn config`."""
-    about = "Schemas and upgrades of configuration files."
-    parser = OneLineParser(prog="enn config", description=about, epilog=_EPILOG)
-    own = "package.module:Class or file.py:Class, if you have a configuration of your own"
-    parser.option("--class", "CLASS", own, dest="config_class", default="enn_trainer:TrainConfig")
+    description = "Schemas and upgrades of configuration files."
+    parser = OneLineParser(prog="enn config", description=description, epilog=_EPILOG)
+    help = "a custom configuration class, package.module:Class or file.py:Class"
+    parser.option("--class", "CLASS", help, dest="config_class", default="enn_trainer:TrainConfig")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, run, text in (
         ("dump-schema", _dump_schema, "write the fields of the class, their types and defaults"),
-        ("check-schema", _check_schema, "say what changed since, and which rules older files need"),
-        ("upgrade-schema", _upgrade_schema, "write it anew, once nothing is missing"),
+        ("check-schema", _check_schema, "list changes since the schema, and the rules they need"),
+        ("upgrade-schema", _upgrade_schema, "update the schema, if no rule is missing"),
     ):
         command = commands.add_parser(name, help=text, description=text, epilog=_EPILOG)
         command.add_argument("file", type=Path, metavar="FILE")
@@ -89,7 +89,7 @@ def _check_schema(cls: type[Versioned], options: argparse.Namespace) -> int:
 def _upgrade_schema(cls: type[Versioned], options: argparse.Namespace) -> int:
     status = _check_schema(cls, options)
     if status:
-        print(f"error: {options.file}: not upgraded before that is done", file=sys.stderr)
+        print(f"error: {options.file}: not updated; add the rules above first", file=sys.stderr)
         return status
     return _dump_schema(cls, options)
 
@@ -100,7 +100,7 @@ def _upgrade_config(cls: type[Versioned], options: argparse.Namespace) -> int:
         try:
             upgrade = upgraded_file(cls, path, options.include_defaults)
             if upgrade.after == upgrade.before:
-                print(f"{path}: nothing to do, it is of version {upgrade.version}")
+                print(f"{path}: nothing to do, it has version {upgrade.version}")
                 continue
             if options.dry_run:
                 before, after = upgrade.before.splitlines(), upgrade.after.splitlines()

@@ -1,4 +1,4 @@
-"""The command `enn doctor`. Parts that may be broken, such as torch, are tried in processes."""
+"""The command `enn doctor`. Parts that may crash, such as torch, are checked in subprocesses."""
 
 import argparse
 import importlib.metadata
@@ -25,23 +25,23 @@ from enn_trainer.runtime.versions import package_version
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-US = "enn-trainer"
+PACKAGE = "enn-trainer"
 USUAL_FRAMES_PER_S = 24_301
-"""MoveToOrigin on two cores of an AMD EPYC, as in benchmarks/results/same_speed.md."""
+"""Speed of MoveToOrigin on two cores of an AMD EPYC; see benchmarks/results/same_speed.md."""
 TRIAL = ["env.id=MoveToOrigin", "rollout.num_envs=64", "rollout.steps=32", "rollout.processes=2"]
 TRIAL += ["net.d_model=16", "net.n_layer=1", "optim.lr=0.003", "optim.bs=2048"]
-"""The settings of that measurement."""
+"""Settings of the measurement of `USUAL_FRAMES_PER_S`."""
 TRIAL_S = 2.0
 LEAST_BYTES = 1 << 29
-"""Memory below which a run of a small network does not fit."""
+"""Memory that a run of a small network needs."""
 TRUST = (
-    "Ray and torchrun run what their network sends: name hosts of a trusted network alone; a Ray "
-    "that starts here listens on this machine alone and asks for a token"
+    "Ray and torchrun execute what their network sends: only use hosts of a trusted network; a "
+    "Ray cluster started here listens on this machine only and requires a token"
 )
 _PIP = shlex.join([sys.executable, "-m", "pip", "install"])
 _ROOT = Path(__file__).parents[2]
 _EPILOG = """\
-The status is 1 if training could not work. Nothing is sent anywhere.
+The status is 1 if training cannot work. Nothing is sent over the network.
 
 examples:
   enn doctor
@@ -49,14 +49,14 @@ examples:
   enn doctor --json"""
 
 
-class Check(NamedTuple):
+class DoctorCheck(NamedTuple):
     """Result of a check.
 
     Attributes:
-        name: of the part.
+        name: Name of the part.
         status: "ok", "missing" or "problem".
-        found: a description.
-        fix: the line to type; "" if nothing is to be mended.
+        found: Description, such as the version.
+        fix: Command to type; "" if nothing needs a fix.
         blocks: True if training cannot work.
     """
 
@@ -69,8 +69,8 @@ class Check(NamedTuple):
 
 def parser() -> OneLineParser:
     """Return the parser of `enn doctor`."""
-    about = "Say whether training works here: what is installed, what is missing, what to type."
-    parser = OneLineParser(prog="enn doctor", description=about, epilog=_EPILOG)
+    description = "Check whether training works here: list installed and missing parts, and fixes."
+    parser = OneLineParser(prog="enn doctor", description=description, epilog=_EPILOG)
     parser.add_argument("--try", dest="trial", action="store_true", help="train for two seconds")
     parser.flag("--json", "print JSON")
     wait = "seconds to wait for torch (default: 120)"
@@ -79,19 +79,19 @@ def parser() -> OneLineParser:
 
 
 def doctor_command(arguments: Sequence[str]) -> int:
-    """Run `enn doctor`: list the parts that training needs, and how to mend them.
+    """Run `enn doctor`: list the parts that training needs, and how to fix them.
 
     Returns:
-        0, 1 if training could not work.
+        0, or 1 if training cannot work.
     """
     options = parser().parse_args(arguments)
     checks = list(_checks(options))
     can_train = not any(check.blocks for check in checks)
     if options.json:
-        found = {check.name: check._asdict() for check in checks}
-        about: dict[str, Any] = {"system": platform.platform(), "machine": platform.machine()}
-        about |= {"processor": _processor(), "checks": found, "can_train": can_train}
-        print(json.dumps(about, indent=1))
+        by_name = {check.name: check._asdict() for check in checks}
+        report: dict[str, Any] = {"system": platform.platform(), "machine": platform.machine()}
+        report |= {"processor": _processor(), "checks": by_name, "can_train": can_train}
+        print(json.dumps(report, indent=1))
     else:
         print(*aligned([(c.name, c.status, c.found) for c in checks]), sep="\n")
         if fixes := dict.fromkeys(check.fix for check in checks if check.fix):
@@ -99,59 +99,59 @@ def doctor_command(arguments: Sequence[str]) -> int:
     return 0 if can_train else FAILURE
 
 
-def _checks(options: argparse.Namespace) -> Iterator[Check]:
-    yield Check("network", "ok", TRUST)
+def _checks(options: argparse.Namespace) -> Iterator[DoctorCheck]:
+    yield DoctorCheck("network", "ok", TRUST)
     try:
         yield from _check_packages()
         yield _check_numpy(options.timeout)
     except ModuleNotFoundError as error:  # packaging, or the metadata of this package
-        is_ours = error.name == US  # then it runs without being installed
+        is_ours = error.name == PACKAGE  # it runs from a folder, without being installed
         fix = f"{_PIP} {_ROOT if is_ours else error.name}"
-        yield Check("packages", "missing", f"{error.name}", fix, blocks=not is_ours)
+        yield DoctorCheck("packages", "missing", f"{error.name}", fix, blocks=not is_ours)
     yield from _check_torch(options.timeout)
     yield _check_compiled(options.timeout)
     yield from _check_machine()
     if options.trial:
-        found, problem = _ask("measure_speed", options.timeout)
+        facts, problem = _call_in_subprocess("measure_speed", options.timeout)
         if problem:
-            yield Check("speed", "problem", f"training failed: {problem}", blocks=True)
+            yield DoctorCheck("speed", "problem", f"training failed: {problem}", blocks=True)
         else:
-            speed = found["frames_per_s"]
+            speed = facts["frames_per_s"]
             usual = f"{speed / USUAL_FRAMES_PER_S:.2f} times as fast as two cores of an AMD EPYC"
-            yield Check("speed", "ok", f"{speed:,.0f} frames/s in MoveToOrigin, {usual}")
+            yield DoctorCheck("speed", "ok", f"{speed:,.0f} frames/s in MoveToOrigin, {usual}")
 
 
 # Packages
 
 
-def _check_packages() -> Iterator[Check]:
-    """Check Python, this package, what it requires and its extras, by their metadata."""
+def _check_packages() -> Iterator[DoctorCheck]:
+    """Check Python, this package, its requirements and its extras, by their metadata."""
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    ours = importlib.metadata.distribution(US)
-    python, wanted = platform.python_version(), ours.metadata["Requires-Python"] or ""
-    if SpecifierSet(wanted).contains(python, prereleases=True):
-        yield Check("python", "ok", python)
+    ours = importlib.metadata.distribution(PACKAGE)
+    python, required = platform.python_version(), ours.metadata["Requires-Python"] or ""
+    if SpecifierSet(required).contains(python, prereleases=True):
+        yield DoctorCheck("python", "ok", python)
     else:
-        yield Check("python", "problem", f"{python}, expected {wanted}", blocks=True)
-    yield Check(US, "ok", f"{ours.version} in {_ROOT}")
+        yield DoctorCheck("python", "problem", f"{python}, expected {required}", blocks=True)
+    yield DoctorCheck(PACKAGE, "ok", f"{ours.version} in {_ROOT}")
 
-    others = [r for line in ours.requires or [] if (r := Requirement(line)).name != US]
-    needed = [r for r in others if _applies(r)]
+    requirements = [r for line in ours.requires or [] if (r := Requirement(line)).name != PACKAGE]
+    needed = [r for r in requirements if _applies(r)]
     for extra in ["", *(ours.metadata.get_all("Provides-Extra") or [])]:
         if extra:
-            needed = [r for r in others if _applies(r, extra) and not _applies(r)]
+            needed = [r for r in requirements if _applies(r, extra) and not _applies(r)]
         missing = [f"{r.name}{r.specifier}" for r in needed if not _fits(r)]
         name = f"extra {extra}" if extra else "packages"
         if not missing:
-            found = ", ".join(f"{r.name} {package_version(r.name)}" for r in needed)
-            yield Check(name, "ok", found)
+            versions = ", ".join(f"{r.name} {package_version(r.name)}" for r in needed)
+            yield DoctorCheck(name, "ok", versions)
         elif extra:  # nothing is broken
-            yield Check(name, "missing", f"{', '.join(missing)}; {_PIP} '{US}[{extra}]'")
+            yield DoctorCheck(name, "missing", f"{', '.join(missing)}; {_PIP} '{PACKAGE}[{extra}]'")
         else:
             fix = f"{_PIP} {shlex.join(missing)}"
-            yield Check(name, "missing", ", ".join(missing), fix, blocks=True)
+            yield DoctorCheck(name, "missing", ", ".join(missing), fix, blocks=True)
 
 
 def _applies(requirement: "Requirement", extra: str = "") -> bool:
@@ -163,38 +163,38 @@ def _fits(requirement: "Requirement") -> bool:
     return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
-def _check_numpy(timeout_s: float) -> Check:
-    """Check numpy, and which packages hold it at version 1 or need version 2."""
+def _check_numpy(timeout_s: float) -> DoctorCheck:
+    """Check numpy and list the packages that pin it below 2 or do not support its version."""
     from packaging.requirements import Requirement
 
-    found, problem = _ask("numpy_facts", timeout_s)
+    facts, problem = _call_in_subprocess("numpy_facts", timeout_s)
     if problem:
         again = f"{_PIP} --force-reinstall numpy"
-        return Check("numpy", "problem", f"cannot be imported: {problem}", again, blocks=True)
-    version, holding, unfit = found["version"], set(), set()
+        return DoctorCheck("numpy", "problem", f"cannot be imported: {problem}", again, blocks=True)
+    version, holding, unfit = facts["version"], set(), set()
     for package in importlib.metadata.distributions():
         with suppress(Exception):  # a damaged installation of another package
             lines = [line for line in package.requires or [] if line.startswith("numpy")]
-            for one in filter(_applies, map(Requirement, lines)):
-                if one.name == "numpy" and not one.specifier.contains(version, prereleases=True):
-                    unfit.add(f"{package.name} ({one})")
-                elif one.name == "numpy" and version < "2" and not one.specifier.contains("2.0"):
+            for req in filter(_applies, map(Requirement, lines)):
+                if req.name == "numpy" and not req.specifier.contains(version, prereleases=True):
+                    unfit.add(f"{package.name} ({req})")
+                elif req.name == "numpy" and version < "2" and not req.specifier.contains("2.0"):
                     holding.add(package.name)
     held = f"; held below 2 by {', '.join(sorted(holding))}" if holding else ""
     if not unfit:
-        return Check("numpy", "ok", version + held)
+        return DoctorCheck("numpy", "ok", version + held)
     # ragged-buffer is needed for environments and recordings of entity-gym only.
     without = f"{_PIP.removesuffix('install')}uninstall -y ragged-buffer && "
     fix = without * ("ragged-buffer" in holding) + f"{_PIP} 'numpy>=2'"
     text = f"{version}, which does not suit {', '.join(sorted(unfit))}{held}"
-    return Check("numpy", "problem", text, fix)
+    return DoctorCheck("numpy", "problem", text, fix)
 
 
-# Parts that are tried in a process of their own
+# Parts that are checked in a subprocess
 
 
-def _ask(function: str, timeout_s: float) -> tuple[dict[str, Any], str]:
-    """Call a function of this module in a new process; return its result, or {} and the problem."""
+def _call_in_subprocess(function: str, timeout_s: float) -> tuple[dict[str, Any], str]:
+    """Call a function of this module in a subprocess; return its result, or {} and the problem."""
     code = f"import sys; sys.path[:] = {sys.path!r}; import json, {__name__} as m; "
     code += f"print(); print(json.dumps(m.{function}()))"
     command = [sys.executable, "-P", "-W", "ignore", "-c", code]
@@ -211,7 +211,7 @@ def _ask(function: str, timeout_s: float) -> tuple[dict[str, Any], str]:
 
 
 def numpy_facts() -> dict[str, Any]:
-    """Return the version of numpy, after using it."""
+    """Return the version of numpy, after a computation."""
     import numpy as np
 
     assert np.ones(3) @ np.ones(3) == 3
@@ -219,27 +219,27 @@ def numpy_facts() -> dict[str, Any]:
 
 
 def compiled_facts() -> dict[str, Any]:
-    """Return the instructions of the compiled part, or why it is not used."""
+    """Return the instruction set of the compiled part, or why it is not used."""
     from rogue_net.native import INSTRUCTIONS, PROBLEM
 
     return {"instructions": INSTRUCTIONS, "problem": PROBLEM}
 
 
 def torch_facts() -> dict[str, Any]:
-    """Return what there is to say of torch, after using it, and of the device."""
+    """Return the version and build of torch, and the device, after a computation."""
     start = time.perf_counter()
     import torch
 
     seconds = time.perf_counter() - start
     assert torch.ones(3) @ torch.ones(3) == 3
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     builds = {"ROCm": torch.version.hip, "CUDA": torch.version.cuda}
     build = next((f"{kind} {version}" for kind, version in builds.items() if version), "CPU")
     device = ", ".join(torch.cuda.get_device_name(i) for i in range(count))
     if not count and build != "CPU":
-        why = "; ".join(" ".join(str(one.message).split()) for one in found)
+        why = "; ".join(" ".join(str(one.message).split()) for one in caught)
         device = f"CPU, as torch for {build} finds no GPU: {why or 'no driver or no GPU'}"
     return {
         "torch": f"{torch.__version__}, {build} build, imported in {seconds:.1f} s",
@@ -249,7 +249,7 @@ def torch_facts() -> dict[str, Any]:
 
 
 def measure_speed() -> dict[str, Any]:
-    """Train in a temporary folder, and return the number of frames per second."""
+    """Train in a temporary folder and return the number of frames per second."""
     from enn_trainer.checkpoints.state_manager import StateManager
     from enn_trainer.run.trainer import Trainer
     from entity_env.examples import MoveToOrigin
@@ -265,41 +265,41 @@ def measure_speed() -> dict[str, Any]:
             return {"frames_per_s": (trainer.state.step - before) / took}
 
 
-def _check_torch(timeout_s: float) -> Iterator[Check]:
-    found, problem = _ask("torch_facts", timeout_s)
+def _check_torch(timeout_s: float) -> Iterator[DoctorCheck]:
+    facts, problem = _call_in_subprocess("torch_facts", timeout_s)
     if problem:
         is_missing = "No module named 'torch'" in problem
-        status, again = ("missing", "") if is_missing else ("problem", "--force-reinstall ")
-        yield Check("torch", status, problem, f"{_PIP} {again}torch", blocks=True)
+        status, option = ("missing", "") if is_missing else ("problem", "--force-reinstall ")
+        yield DoctorCheck("torch", status, problem, f"{_PIP} {option}torch", blocks=True)
         return
-    yield Check("torch", "ok", found["torch"])
-    yield Check("device", "problem" if found["is_unused"] else "ok", found["device"])
+    yield DoctorCheck("torch", "ok", facts["torch"])
+    yield DoctorCheck("device", "problem" if facts["is_unused"] else "ok", facts["device"])
 
 
-def _check_compiled(timeout_s: float) -> Check:
-    found, problem = _ask("compiled_facts", timeout_s)
-    problem = problem or found["problem"]
+def _check_compiled(timeout_s: float) -> DoctorCheck:
+    facts, problem = _call_in_subprocess("compiled_facts", timeout_s)
+    problem = problem or facts["problem"]
     if not problem:
-        return Check("compiled part", "ok", found["instructions"])
-    fix = f"{_PIP} --force-reinstall WHEEL  (that for this system)"
+        return DoctorCheck("compiled part", "ok", facts["instructions"])
+    fix = f"{_PIP} --force-reinstall WHEEL  (the wheel for this system)"
     if "ROGUE_NET_NATIVE" in problem:
         fix = "unset ROGUE_NET_NATIVE"
     elif (_ROOT / "setup.py").is_file():
         fix = f"{_PIP} -e {_ROOT}  (with a C compiler, such as gcc)"
     status = "missing" if problem == "not compiled" else "problem"
-    return Check("compiled part", status, f"{problem}; training is slower without it", fix)
+    return DoctorCheck("compiled part", status, f"{problem}; training is slower without it", fix)
 
 
 # Machine
 
 
-def _check_machine() -> Iterator[Check]:
-    """Check cores and memory, within the limits of the control group (a container, a job)."""
+def _check_machine() -> Iterator[DoctorCheck]:
+    """Check cores and memory, within the limits of the control group (container or job)."""
     count = os.cpu_count() or 1
     usable = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else count)
     for quota, period in _limits("cpu.max"):
         usable = min(usable, int(quota) / int(period))
-    yield Check("cores", "ok", f"{usable:g} of {count} usable, {_processor()}")
+    yield DoctorCheck("cores", "ok", f"{usable:g} of {count} usable, {_processor()}")
 
     size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     size = min([size, *(int(limit) for (limit,) in _limits("memory.max"))])
@@ -307,14 +307,14 @@ def _check_machine() -> Iterator[Check]:
     with suppress(OSError):
         shm = shutil.disk_usage("/dev/shm").total
         text += f"; /dev/shm {shm / 1e9:.1f} GB, which workers do not need"
-    yield Check("memory", "ok" if size >= LEAST_BYTES else "problem", text)
+    yield DoctorCheck("memory", "ok" if size >= LEAST_BYTES else "problem", text)
 
 
 def _limits(file: str) -> Iterator[list[str]]:
-    """Yield the limits of the control group of this process, and of those around it."""
+    """Yield the limits of the control group of this process and of its parent groups."""
     with suppress(OSError):
-        own = Path(Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip())
-        for folder in (own, *own.parents):
+        group = Path(Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip())
+        for folder in (group, *group.parents):
             with suppress(OSError):
                 words = Path(f"/sys/fs/cgroup{folder}", file).read_text().split()
                 if words[0] != "max":

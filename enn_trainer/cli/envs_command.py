@@ -29,8 +29,8 @@ RANDOM_EPISODES = 100
 RANDOM_SECONDS = 20.0
 
 _EPILOG = """\
-Frames, minutes and returns of training are those measured with the settings of each world, on one
-core. The return of random play is measured by this command.
+Frames, minutes and returns of training were measured with the settings of each environment, on one
+core. This command measures the return of random play.
 
 examples:
   enn envs
@@ -40,24 +40,24 @@ examples:
 
 def parser() -> OneLineParser:
     """Return the parser of `enn envs`."""
-    about = "List the worlds that ship with this program, or describe one of these or of yours."
-    parser = OneLineParser(prog="enn envs", description=about, epilog=_EPILOG)
+    description = "List the built-in environments, or describe one of them or one of yours."
+    parser = OneLineParser(prog="enn envs", description=description, epilog=_EPILOG)
     parser.world(required=False)
     parser.flag("--json", "print JSON")
     return parser
 
 
 def envs_command(arguments: Sequence[str]) -> None:
-    """Run `enn envs`: list the worlds that ship with this program, or describe one.
+    """Run `enn envs`: list the built-in environments, or describe one.
 
     Raises:
-        ConfigError: there is no such world, or it does not take the arguments.
+        ConfigError: the environment does not exist, or does not accept the arguments.
     """
     options = parser().parse_intermixed_args(arguments)
     typed, console = [*options.kwargs, *options.env_kwargs], Console()
     if options.env is None:
         if typed:
-            raise ConfigError(f"ENV: expected the name of a world before {typed[0]}, got none")
+            raise ConfigError(f"ENV: expected an environment before {typed[0]}, got none")
         worlds = [
             facts(KNOWN_WORLDS.get(name, without_facts(name)), create())
             for name, create in ENV_REGISTRY.items()
@@ -73,11 +73,11 @@ def envs_command(arguments: Sequence[str]) -> None:
     show_lines(text.splitlines(), console)
 
 
-def facts(known: KnownWorld | None, world: Environment | Match | VecEnv) -> dict[str, Any]:
-    """Return known facts and spaces of a world as plain data for JSON."""
+def facts(known_world: KnownWorld | None, world: Environment | Match | VecEnv) -> dict[str, Any]:
+    """Return the facts and spaces of an environment as plain data for JSON."""
     obs_space, actions = world.obs_space(), world.action_space()
     return {
-        **(known._asdict() if known else {}),
+        **(known_world._asdict() if known_world else {}),
         "global_features": feature_texts(obs_space.global_entity),
         "entities": {name: feature_texts(entity) for name, entity in obs_space.entities.items()},
         "actions": {
@@ -89,67 +89,65 @@ def facts(known: KnownWorld | None, world: Environment | Match | VecEnv) -> dict
 
 
 def describe(name: str, typed: Sequence[str]) -> dict[str, Any]:
-    """Return the description of a world as plain data, after playing at random in it.
+    """Describe an environment as plain data, with the return of random play.
 
     Args:
-        name: name of the world.
-        typed: its arguments; without any, those of its settings.
+        name: Name of the environment.
+        typed: Arguments of the environment; the arguments of its settings if empty.
 
     Raises:
-        ConfigError: there is no such world, or it does not take the arguments.
+        ConfigError: the environment does not exist, or does not accept the arguments.
     """
-    # The known facts are not those of other arguments.
-    known = None if typed else KNOWN_WORLDS.get(name)
-    kwargs = known.kwargs if known else parse_kwargs(typed, "KEY=VALUE")
+    # The facts hold only for the arguments of the settings.
+    known_world = None if typed else KNOWN_WORLDS.get(name)
+    kwargs = known_world.kwargs if known_world else parse_kwargs(typed, "KEY=VALUE")
     create_world = load_world(name, kwargs, "KEY=VALUE", trust=TYPED)
     with closing(make_any_world(name, kwargs, "KEY=VALUE", trust=TYPED)) as world:
-        of_world = facts(known, world)
+        env_facts = facts(known_world, world)
     played = random_return(create_world, RANDOM_EPISODES, RANDOM_SECONDS)
     return {
-        **of_world,
+        **env_facts,
         "name": name,
         "kwargs": kwargs,
         "rules": inspect.cleandoc(vars(type(world)).get("__doc__") or ""),
         "return_random": None if played is None else with_interval(played),
-        "type": _lines_to_type(name, kwargs, known is not None, isinstance(world, VecEnv)),
+        "type": _next_commands(name, kwargs, known_world is not None, isinstance(world, VecEnv)),
     }
 
 
 def as_text(description: Mapping[str, Any]) -> str:
-    """Return the description of a world as text."""
-    about = SimpleNamespace(**{"config": "", "learnt": None, "best": None, **description})
-    kwargs = ", ".join(f"{name}={json.dumps(value)}" for name, value in about.kwargs.items())
-    lines = [f"{about.name}({kwargs})" if kwargs else about.name, ""]
-    lines += [about.rules, ""] if about.rules else []
+    """Format the description of an environment."""
+    info = SimpleNamespace(**{"config": "", "learnt": None, "best": None, **description})
+    kwargs = ", ".join(f"{name}={json.dumps(value)}" for name, value in info.kwargs.items())
+    lines = [f"{info.name}({kwargs})" if kwargs else info.name, ""]
+    lines += [info.rules, ""] if info.rules else []
 
     # Spaces.
-    features = {"global": about.global_features} if about.global_features else {}
-    features |= about.entities
+    features = {"global": info.global_features} if info.global_features else {}
+    features |= info.entities
     rows = [[f"  {name}", ", ".join(names) or "-"] for name, names in features.items()]
     lines += ["entities and their features", *aligned(rows), ""]
-    actions = about.actions.items()
+    actions = info.actions.items()
     rows = [[f"  {n}", a["kind"], ", ".join(a["labels"]) or "an entity"] for n, a in actions]
     lines += ["actions", *aligned(rows), ""]
 
     # Returns and settings.
     limit = f"not measured, as {RANDOM_EPISODES} episodes take over {RANDOM_SECONDS:.0f} s"
-    rows = [["  random play", about.return_random or limit]]
-    if about.learnt is not None:
-        reached = f"{about.learnt:g} {about.measure}".strip()
-        rows += [
-            ["  learnt", f"{reached} after {about.frames:,} frames, {about.minutes:g} minutes"]
-        ]
-    if about.best is not None:
-        rows += [["  best possible", f"{about.best:g}"]]
+    rows = [["  random play", info.return_random or limit]]
+    if info.learnt is not None:
+        reached = f"{info.learnt:g} {info.measure}".strip()
+        rows += [["  learnt", f"{reached} after {info.frames:,} frames, {info.minutes:g} minutes"]]
+    if info.best is not None:
+        rows += [["  best possible", f"{info.best:g}"]]
     lines += ["mean return", *aligned(rows), ""]
-    lines += [f"settings: configs/{about.config}.ron", ""] if about.config else []
-    return "\n".join([*lines, "type", *(f"  {line}" for line in about.type)])
+    lines += [f"settings: configs/{info.config}.ron", ""] if info.config else []
+    return "\n".join([*lines, "type", *(f"  {line}" for line in info.type)])
 
 
-def _lines_to_type(
+def _next_commands(
     name: str, kwargs: Mapping[str, Any], is_known: bool, is_vectorised: bool
 ) -> list[str]:
-    """Return command lines to type for a world, with its arguments where they are needed."""
+    """Return command lines to type for an environment, with its arguments if needed."""
     pairs = [f"{argument}={json.dumps(value)}" for argument, value in kwargs.items()]
     settings = [f"env.kwargs={json.dumps(kwargs)}"] if kwargs and not is_known else []
     lines = [["train", name, *settings], ["play", name, *pairs], ["check", name, *pairs]]
@@ -160,13 +158,13 @@ def _lines_to_type(
 def _show_list(worlds: Sequence[Mapping[str, Any]], console: Console) -> None:
     rows = []
     for world in worlds:
-        about = SimpleNamespace(**world)
-        row = [about.name, ", ".join(about.entities) or "-", ", ".join(about.actions)]
+        info = SimpleNamespace(**world)
+        row = [info.name, ", ".join(info.entities) or "-", ", ".join(info.actions)]
         numbers = ["-", "-", "-"]
-        if about.learnt is not None:
-            learnt = f"{about.learnt:.2f} {about.measure or f'of {about.best}'}"
-            numbers = [f"{about.frames:,}", str(about.minutes), learnt]
-        rows.append([*row, about.teaches, *numbers])
+        if info.learnt is not None:
+            learnt = f"{info.learnt:.2f} {info.measure or f'of {info.best}'}"
+            numbers = [f"{info.frames:,}", str(info.minutes), learnt]
+        rows.append([*row, info.teaches, *numbers])
     columns = ("world", "entities", "actions", "teaches", "frames", "minutes", "return")
     show_table(columns, rows, console, num_left=4)
-    print("enn envs ENV tells more of one.")
+    print("Run enn envs ENV to describe one.")

@@ -25,9 +25,9 @@ from enn_trainer.cli.arguments import (
     OneLineParser,
     failed,
     is_writable_at,
+    normalize_json_option,
     not_negative,
     positive,
-    with_out,
     writable,
     write_json,
 )
@@ -52,11 +52,11 @@ from enn_trainer.evaluation.eval_metrics import with_interval
 from enn_trainer.evaluation.evaluation import EpisodeCapture, SuiteResult
 from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import POOL, NamedOpponents
-from enn_trainer.evaluation.remote import RayPlayer, cluster
-from enn_trainer.evaluation.suite_envs import differences
-from enn_trainer.evaluation.video import FilmFile, require_writer
+from enn_trainer.evaluation.remote import RayEvaluator, cluster
+from enn_trainer.evaluation.suite_envs import space_differences
+from enn_trainer.evaluation.video import VideoFile, require_writer
 from enn_trainer.experience.episodes import Measured
-from enn_trainer.runtime.execution import Lanes
+from enn_trainer.runtime.execution import ThreadPool
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
 from enn_trainer.runtime.trust import Trust
@@ -69,14 +69,14 @@ from entity_env.match import Match
 
 DEFAULT_EPISODES = 256
 MOST_ENVS = 256
-"""More environments at once are hardly faster."""
+"""Default limit of parallel environments; more are hardly faster."""
 LINE_EVERY_S = 5.0
 UNNAMED = "as trained"
 BASELINES: dict[str, dict[str, Any]] = {
     "random": {"opponent": "random", "opponent_only": True, "deterministic": False},
     "greedy": {"deterministic": True},
 }
-"""Settings of suites that stand beside each other one, by the name that `--baseline` takes."""
+"""Overrides of the suites that each `--baseline` adds."""
 
 _OPTIONS = {
     "opponent": "--opponent",
@@ -87,14 +87,14 @@ _OPTIONS = {
     "ray": "--ray",
     "env.vary": "--vary",
 }
-"""Options of the command by the setting of `eval` that messages name."""
+"""Option of the command for each setting of `eval` that messages name."""
 _SETTING = re.compile(rf"^(?:rollout\.num_envs, )?(?:eval\.)?({'|'.join(_OPTIONS)})")
 
 _EPILOG = """\
-The agent plays whole episodes in the world that it was trained in, or in --env; it samples its
-actions, or takes the most probable ones with --deterministic. Against an --opponent it has the
-environments with even indices (in a match of two the first side), and only these count. The same
-command gives the same numbers, whatever --processes is.
+The agent plays whole episodes in the environment of its training, or in --env. It samples its
+actions, or takes the most probable ones with --deterministic. Against an --opponent it plays in
+the environments with even indices (in a match of two, the first side), and only these count. The
+results do not depend on --processes.
 
 examples:
   enn eval runs/xor --episodes 1000 --json
@@ -110,22 +110,22 @@ def eval_command(arguments: Sequence[str]) -> int:
     """Run `enn eval`: evaluate the agent of a checkpoint.
 
     Returns:
-        0, 1 if the environment fails, episodes did not end, or a file could not be written, 2 for
+        0; 1 if the environment fails, episodes did not end, or a file could not be written; 2 for
         a mistake in the arguments.
 
     Raises:
-        EntityEnvError: the environment does not keep its contract.
+        EntityEnvError: the environment breaks its contract.
     """
-    arguments = with_out(arguments)
+    arguments = normalize_json_option(arguments)
     options = parser().parse_intermixed_args(arguments)
     options.env_kwargs = [*options.kwargs, *options.env_kwargs]
     options.line = line_with_trust("enn eval", arguments)
     try:
-        # Signals raise, so that incomplete files are removed.
+        # Signals raise an exception, so that incomplete files are removed.
         with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
             return _evaluate(options)
     except (ConfigError, CheckpointError) as error:
-        return failed(error, as_typed(error))
+        return failed(error, with_option_names(error))
     except ReplayError as error:
         return failed(ConfigError(f"--replay: {error}"))
     except StoppedAtOnce as stop:
@@ -134,7 +134,7 @@ def eval_command(arguments: Sequence[str]) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    """Evaluate, write the report and print it; return the exit status."""
+    """Evaluate, write and print the report, and return the exit status."""
     # The configuration, and the files to write.
     check_ray(options)
     varied = samplers_of(options.vary)
@@ -143,21 +143,21 @@ def _evaluate(options: argparse.Namespace) -> int:
     saved_path = saved.path.resolve()  # before an environment can change the folder
     config = config_of(saved.config, options, varied)
     trust = check_trusted(saved, config, options)
-    # Beside the save, also where the path is `.`.
-    of_what = f"opponent-{saved.member}" if saved.member else f"step-{saved.step:012d}"
-    beside = saved_path.parent / f"eval-{of_what}.json"
+    # The default report is in the folder of the save, also if the path is `.`.
+    label = f"opponent-{saved.member}" if saved.member else f"step-{saved.step:012d}"
+    default_path = saved_path.parent / f"eval-{label}.json"
     path: Path | None = None
     if options.out is not None:
         path = writable(options.out, "--out")
-    elif is_writable_at(beside):
-        writable(beside, "--out")
-        path = beside  # a link there is replaced: it may lead anywhere, and nobody typed it
+    elif is_writable_at(default_path):
+        writable(default_path, "--out")
+        path = default_path  # not through a link, which may lead anywhere
     captures: list[EpisodeCapture] = []
     if options.video is not None:
         require_writer(options.video, "--video")
-        film = writable(options.video, "--video")
-        require_writer(film, "--video")  # another suffix, if it is a link
-        captures.append(FilmFile(film))
+        video = writable(options.video, "--video")
+        require_writer(video, "--video")  # a link may lead to another suffix
+        captures.append(VideoFile(video))
     if options.replay is not None:
         if options.replay.suffix != ".html":
             raise ConfigError(f"--replay: expected a file named .html, got {options.replay}")
@@ -166,20 +166,20 @@ def _evaluate(options: argparse.Namespace) -> int:
         captures.append(SuiteReplay(ReplaySettings(page)))
 
     # Evaluate.
-    fit_to_worlds(saved, config, options, trust)
-    lanes, device = Lanes.of(saved.agent), torch.device("cpu")
+    fit_num_envs(saved, config, options, trust)
+    threads, device = ThreadPool.of(saved.agent), torch.device("cpu")
     make_envs, make_opponent = trusted_envs(trust), NamedOpponents(trust)
-    evaluator = Evaluator(config, make_envs, make_opponent, saved, device, lanes)
+    evaluator = Evaluator(config, make_envs, make_opponent, saved, device, threads)
     evaluator.by_episode = by is not None
     if options.video is not None:
-        evaluator.check_pictures()
+        evaluator.check_rendering()
     try:
-        with lanes, lanes.at_work(), eval_progress() as watch:
+        with threads, threads.at_work(), eval_progress() as watch:
             if options.ray is None:
                 results = evaluator.measure(watch=watch, captures=captures)
             else:
                 with cluster(options.ray, config, "--ray") as ray:
-                    results = evaluator.measure_elsewhere(RayPlayer(ray, device), watch)
+                    results = evaluator.measure_remotely(RayEvaluator(ray, device), watch)
     except (ConfigError, CheckpointError, EntityEnvError):
         raise
     except Exception as error:  # of the environment
@@ -201,12 +201,12 @@ def _evaluate(options: argparse.Namespace) -> int:
         except OSError as error:
             problems.append(f"--png: {png} cannot be written: {error.strerror}")
     for problem in problems:
-        print(f"error: {as_typed(problem)}", file=sys.stderr)
+        print(f"error: {with_option_names(problem)}", file=sys.stderr)
     return 1 if problems else 0
 
 
 def check_ray(options: argparse.Namespace) -> None:
-    """Raise if `--ray` is not the address of a cluster, or is beside options that write films."""
+    """Raise if `--ray` is not the address of a cluster, or if there are options that need files."""
     if options.ray is None:
         return
     if not is_address(options.ray):
@@ -214,20 +214,20 @@ def check_ray(options: argparse.Namespace) -> None:
     for option in ("video", "replay"):
         if getattr(options, option) is not None:
             raise ConfigError(
-                f"--{option}: expected no --ray beside it, as files are written where an "
-                "evaluation is played; leave one of them out"
+                f"--{option}: cannot be combined with --ray, because workers of the cluster "
+                "cannot write files here; remove one of them"
             )
 
 
 def config_of(
     trained: TrainConfig, options: argparse.Namespace, vary: Mapping[str, str] = {}
 ) -> TrainConfig:
-    """Return the configuration of the run with the evaluation of the command line.
+    """Return the configuration of a run with the evaluation of the command line.
 
     Args:
-        trained: configuration of the run.
-        options: those of the command.
-        vary: samplers of arguments that vary from episode to episode.
+        trained: Configuration of the run.
+        options: Options of the command.
+        vary: Samplers of arguments that vary between episodes.
     """
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     fixed = dataclasses.replace(trained.env, vary={})
@@ -243,9 +243,9 @@ def config_of(
     settings = {name: getattr(options, name) for name in same}
     num_envs = options.num_envs or _num_envs(trained, options)
     suites |= _baselines(suites, options)
-    of_eval = env if env.vary else None
-    evaluation = EvalConfig(**settings, num_envs=num_envs, suites=suites, env=of_eval)
-    # Recordings and lessons are those of the run, not of this command.
+    eval_env = env if env.vary else None
+    evaluation = EvalConfig(**settings, num_envs=num_envs, suites=suites, env=eval_env)
+    # Evaluations neither record nor follow the curriculum of the run.
     return dataclasses.replace(
         trained,
         env=env,
@@ -259,7 +259,7 @@ def config_of(
 
 
 def with_cluster(rollout: RolloutConfig, address: str | None) -> RolloutConfig:
-    """Return settings of rollouts with a cluster; None for none, and nothing that is for one."""
+    """Set the address of the Ray cluster; None removes all settings of clusters."""
     if address is None:
         return dataclasses.replace(rollout, ray=None, ray_files=[], ray_env=None)
     return dataclasses.replace(rollout, ray=address)
@@ -268,18 +268,18 @@ def with_cluster(rollout: RolloutConfig, address: str | None) -> RolloutConfig:
 def _baselines(
     suites: Mapping[str, EvalSuiteConfig], options: argparse.Namespace
 ) -> dict[str, EvalSuiteConfig]:
-    """Return a suite for each baseline and each suite, also the unnamed one, by name.
+    """Return a suite for each pair of baseline and suite, including the unnamed suite, by name.
 
     Raises:
-        ConfigError: a baseline is given that would not be one.
+        ConfigError: a baseline conflicts with other options.
     """
     if "random" in options.baseline and options.opponent is not None:
         raise ConfigError(
-            "--baseline random: expected no --opponent, as it plays all sides; "
-            "--opponent random lets the agent play against it"
+            "--baseline random: expected no --opponent, because the random player plays all "
+            "sides; use --opponent random to play against it"
         )
     if "greedy" in options.baseline and options.deterministic:
-        raise ConfigError("--baseline greedy: expected no --deterministic, which is the same")
+        raise ConfigError("--baseline greedy: expected no --deterministic, which does the same")
     return {
         f"{name} {baseline}".strip(): dataclasses.replace(suite, **BASELINES[baseline])
         for baseline in dict.fromkeys(options.baseline)
@@ -288,49 +288,51 @@ def _baselines(
 
 
 def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1) -> int:
-    """Return the number of environments: that of training, if each has an episode that counts."""
-    agents = 1 if options.opponent is None else 2  # environments of which one counts
+    """Return as many environments as in training, but no more than there are episodes."""
+    agents = (
+        1 if options.opponent is None else 2
+    )  # with an opponent, half of the environments count
     return fitting_num_envs(trained, agents * options.episodes, sides, agents)
 
 
 def fitting_num_envs(trained: TrainConfig, most: int, sides: int, agents: int) -> int:
-    """Return at most as many environments as in training, for whole matches and all agents."""
+    """Return a number of environments up to that of training, a multiple of `sides`."""
     most = min(trained.rollout.num_envs, MOST_ENVS, most)
     return max(agents if sides == 1 else sides, most - most % sides)
 
 
-def fit_to_worlds(
+def fit_num_envs(
     saved: SavedRun, config: TrainConfig, options: argparse.Namespace, trust: Trust
 ) -> int:
     """Set the number of environments of each suite to a multiple of the sides of its match.
 
     Returns:
-        The sides in the world of the unnamed suite.
+        Number of sides in the environment of the unnamed suite.
 
     Raises:
-        ConfigError: the spaces of a world are not those of the agent, it does not take its
+        ConfigError: an environment has other spaces than the agent or does not accept its
             arguments, or `--num-envs` does not fit.
     """
     assert config.eval is not None
     trained, field, sides = saved.config.env, "--env" if options.env else "env.id", {}
     for name, suite in list(all_suites(config.eval, config.env)):
-        # Make the world of the suite, and compare its spaces.
+        # Create the environment of the suite, and compare its spaces.
         what, hint = f"--env: {suite.env.id}", ""
         arguments = "--env-kwargs" if options.env_kwargs else "env.kwargs"
         if name:
             what = arguments = f"--suite {name}"
         elif not options.env:
-            what = f"env.id: {suite.env.id}, as the checkpoint says,"
-            hint = "; if it was trained in another one, name that with --env"
+            what = f"env.id: {suite.env.id}, named by the checkpoint,"
+            hint = "; if the agent was trained in another environment, name it with --env"
         try:
             kwargs = json.loads(suite.env.kwargs)
             world = make_any_world(suite.env.id, kwargs, arguments, field, trust=trust)
         except ConfigError as error:
             raise ConfigError(*(f"{problem}{hint}" for problem in error.problems)) from None
-        different = differences(saved, world)
+        different = space_differences(saved, world)
         world.close()
         if different:
-            raise ConfigError(f"{what} is another world: {'; '.join(different)}{hint}")
+            raise ConfigError(f"{what} has other spaces: {'; '.join(different)}{hint}")
 
         # Its number of environments.
         num_sides = world.num_sides if isinstance(world, Match) else 1
@@ -341,18 +343,18 @@ def fit_to_worlds(
         elif options.num_envs % num_sides:
             why = "the sides of a match" + (f" in {what}" if name else "")
             expected = f"expected multiples of {num_sides}, {why}, got {options.num_envs}"
-            hint = "leave it out, then each suite has as many as fit"
+            hint = "omit it to choose a number for each suite"
             raise ConfigError(f"--num-envs: {expected}; {hint}")
 
-    # Another world does not get the arguments of the run.
+    # Another environment does not get the arguments of the run.
     if config.env.id != trained.id and json.loads(trained.kwargs) and not options.env_kwargs:
-        note = f"{config.env.id} has its own arguments, not those of the run, {trained.kwargs}"
-        print(f"note: --env: {note}; --env-kwargs gives it others", file=sys.stderr)
+        note = f"{config.env.id} does not get the arguments of the run, {trained.kwargs}"
+        print(f"note: --env: {note}; set its arguments with --env-kwargs", file=sys.stderr)
     return sides[""]
 
 
-def as_typed(error: object) -> str:
-    """Return a message in which the settings that it begins with are options of the command."""
+def with_option_names(error: object) -> str:
+    """Return a message with leading names of settings replaced by options of the command."""
     problems = error.problems if isinstance(error, ConfigError) else [str(error)]
     typed = [_SETTING.sub(lambda setting: _OPTIONS[setting[1]], problem) for problem in problems]
     return "; ".join(" ".join(problem.splitlines()) for problem in typed)
@@ -360,18 +362,18 @@ def as_typed(error: object) -> str:
 
 def parser() -> OneLineParser:
     """Return the parser of `enn eval`."""
-    about = "Evaluate the agent of a checkpoint."
-    parser = OneLineParser(prog="enn eval", description=about, epilog=_EPILOG)
+    description = "Evaluate the agent of a checkpoint."
+    parser = OneLineParser(prog="enn eval", description=description, epilog=_EPILOG)
     # The agent, its opponent and the episodes.
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder")
     parser.option("--opponent", "PATH", 'a checkpoint, a bot (file.py:Name), or "random"')
-    many = f"episodes of each suite (default: {DEFAULT_EPISODES})"
-    parser.option("--episodes", "N", many, type=positive, default=DEFAULT_EPISODES)
-    suite = "also evaluate with these arguments of the environment; may be repeated"
+    episodes_help = f"episodes of each suite (default: {DEFAULT_EPISODES})"
+    parser.option("--episodes", "N", episodes_help, type=positive, default=DEFAULT_EPISODES)
+    suite = "also evaluate with these arguments of the environment; repeatable"
     baseline = "also evaluate a random player, or the most probable actions, in the same episodes"
     names = "{random,greedy}"
     more: dict[str, Any] = {"action": "append", "default": [], "choices": BASELINES}
-    parser.option("--baseline", names, f"{baseline}; may be repeated", **more)
+    parser.option("--baseline", names, f"{baseline}; repeatable", **more)
     parser.option("--suite", "KEY=VALUE[,...]", suite, action="append", default=[])
 
     # The environment, choices, speed and output.
@@ -381,19 +383,19 @@ def parser() -> OneLineParser:
     parser.vary()
     by_value = "also compare returns by the value of an argument of --vary"
     parser.option("--by", "NAME", by_value)
-    parser.option("--png", "FILE", "picture of what --by compares: .png", type=Path)
+    parser.option("--png", "FILE", "plot of the comparison of --by: .png", type=Path)
     parser.option("--ray", "ADDRESS", "play the suites on a Ray cluster: auto, or HOST:PORT")
-    beside = "report (default: eval-step-....json beside the checkpoint)"
-    parser.option("--out", "FILE", beside, type=Path)
+    out_help = "report (default: eval-step-....json in the folder of the run)"
+    parser.option("--out", "FILE", out_help, type=Path)
     parser.flag("--json", "print the report as JSON")
-    page = "page of the first episodes, as `enn watch` writes it: .html"
+    page = "replay page of the first episodes, as of `enn watch`: .html"
     parser.option("--replay", "FILE", page, type=Path)
     parser.option("--video", "FILE", "video of the first episodes: .mp4, .gif", type=Path)
     return parser
 
 
 def add_playing_options(parser: OneLineParser, max_steps: int = EvalConfig.max_steps) -> None:
-    """Add the options of an environment, and of how it is played in evaluations."""
+    """Add the options of an environment and of the evaluation in it."""
     add_world_options(parser)
     parser.option("--num-envs", "N", "number of parallel environments", type=positive)
     most = f"maximal steps in each environment (default: {max_steps})"
@@ -401,18 +403,18 @@ def add_playing_options(parser: OneLineParser, max_steps: int = EvalConfig.max_s
 
 
 def add_world_options(parser: OneLineParser) -> None:
-    """Add the options of an environment, and of the choices in it."""
-    kwargs = "its arguments: override those of training, or replace all with another --env"
+    """Add the options of an environment and of the choice of actions."""
+    kwargs = "arguments of the environment; they override the arguments of training"
     parser.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help=kwargs, default=[])
-    parser.env_options("another world", "the same, also as JSON")
+    parser.env_options("another environment", "the same, also as JSON")
     parser.flag("--trust", "import the code that the checkpoint names, such as its environment")
     parser.flag("--deterministic", "take the most probable action")
     parser.option("--seed", "N", "random seed (default: the run's)", type=not_negative)
 
 
 def add_positions_option(parser: OneLineParser) -> None:
-    """Add the option `--positions` of pages: a list of features, empty by default."""
-    where = "features that are the position (default: the view of the world, then usual names)"
+    """Add the option `--positions` of replay pages: a list of features, empty by default."""
+    where = "features of the position (default: from the environment's view, then usual names)"
     parser.option("--positions", "A,B[,C]", where, type=_names, default=[])
 
 
@@ -421,26 +423,26 @@ def _names(text: str) -> list[str]:
 
 
 def table(results: Mapping[str, SuiteResult], console: Console | None = None) -> None:
-    """Print the results: a table on a terminal, plain columns elsewhere.
+    """Print the results: a table on a terminal, plain columns otherwise.
 
     Args:
-        results: results by suite.
-        console: console to print to; standard output by default.
+        results: Results by suite.
+        console: Console to print to; standard output by default.
     """
     console = Console() if console is None else console
     rows = []
     for suite, result in results.items():
         title, num_episodes = suite or UNNAMED, str(result.episodes)
-        found = {name: m for name, m in result.metrics.items() if m.count}
+        metrics = {name: m for name, m in result.metrics.items() if m.count}
         scores = {n: against["score"] for n, against in result.opponents.items()}
-        found |= {f"score against {n}": score for n, score in scores.items() if score.count}
-        for name, m in found.items():
+        metrics |= {f"score against {n}": score for n, score in scores.items() if score.count}
+        for name, m in metrics.items():
             low, high = f"{m.min:.4g}", f"{m.max:.4g}"
             rows.append([title, name, with_interval(m), low, high, str(m.count), num_episodes])
-        if not found:
+        if not metrics:
             missing = f", {result.missing} did not end" if result.missing else ""
-            show_lines([f"{title}: no results, as no episode counts{missing}"], console)
-    rows.sort(key=lambda row: row[1] != RETURN)  # those of all suites first
+            show_lines([f"{title}: no results, because no episode counts{missing}"], console)
+    rows.sort(key=lambda row: row[1] != RETURN)  # the returns of all suites first
     columns = ("suite", "metric", "mean ± 95% ci", "min", "max", "values", "episodes")
     show_table(columns, rows, console, num_left=2, by_section=True)
 
@@ -452,14 +454,14 @@ def write_and_print(
     as_json: bool = False,
     by: str | None = None,
 ) -> list[str]:
-    """Write the results to the report, then print them, so that a closed pipe loses nothing.
+    """Write the report, then print the results; a closed pipe loses no result.
 
     Args:
-        path: path of the report; None where the folder of the run is read-only.
-        content: content of the report.
-        results: results by suite.
-        as_json: True to print the content, in place of tables.
-        by: the argument whose values have a table of their own.
+        path: Path of the report; None if the folder of the run is read-only.
+        content: Content of the report.
+        results: Results by suite.
+        as_json: Print the content instead of tables.
+        by: Argument to compare returns by, in an additional table.
 
     Returns:
         Messages about problems.
@@ -479,18 +481,18 @@ def write_and_print(
             if by is not None:
                 show_by_value(results, by, UNNAMED)
         if path is None:
-            note = "not written to a file, as the folder of the run is read-only; --out FILE does"
+            note = "no report written: the folder of the run is read-only; use --out FILE"
             print(note, file=sys.stderr)
         elif not problems and not as_json:
             print(printable(f"written to {path}", sys.stdout.encoding))
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the exit flushes it again
         where = "nowhere" if path is None else f"in {path}"
         problems.append(f"standard output: {error.strerror}; the numbers are {where}")
-    # Videos and replays that failed, and episodes that were not finished.
+    # Failed videos and replay pages, and unfinished episodes.
     for name, result in results.items():
-        for problem in result.film_problem, result.page_problem:
+        for problem in result.video_problem, result.page_problem:
             if problem is not None:
                 problems.append(f"{problem} (suite: {name or UNNAMED})")
     unfinished = {name or "unnamed": r for name, r in results.items() if r.missing}
@@ -508,10 +510,10 @@ def report(
     """Return results and settings of an evaluation as plain data for JSON.
 
     Args:
-        path: path of the checkpoint.
-        step: step of the checkpoint.
-        config: configuration with the evaluation.
-        results: results by suite.
+        path: Path of the checkpoint.
+        step: Step of the checkpoint.
+        config: Configuration with the evaluation.
+        results: Results by suite.
     """
     assert config.eval is not None
 
@@ -527,13 +529,13 @@ def report(
     suites = {}
     for name, suite in all_suites(config.eval, config.env):
         metrics = plain(results[name].metrics)
-        about: dict[str, Any] = {
+        counts: dict[str, Any] = {
             "episodes": results[name].episodes,
             "missing": results[name].missing,
         }
         if against := results[name].opponents:
-            about["opponents"] = {member: plain(found) for member, found in against.items()}
-        suites[name] = {"config": flatten_config(suite), **about, "metrics": metrics}
+            counts["opponents"] = {member: plain(measured) for member, measured in against.items()}
+        suites[name] = {"config": flatten_config(suite), **counts, "metrics": metrics}
     seed = config.seed if config.eval.seed is None else config.eval.seed
     return {"checkpoint": str(path.resolve()), "step": step, "seed": seed, "suites": suites}
 
@@ -543,14 +545,14 @@ def eval_progress(console: Console | None = None) -> Iterator[Callable[[str, flo
     """Display the progress of an evaluation: a bar on a terminal, else a line every few seconds.
 
     Args:
-        console: console to print to; standard error by default, so that the results can be piped.
+        console: Console to print to; standard error by default, so that the results can be piped.
 
-    Returns:
-        A context with a function that shows the finished share, from 0 to 1, of a suite.
+    Yields:
+        A function of a suite and its finished share, from 0 to 1.
     """
     console = Console(stderr=True) if console is None else console
     columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn()
-    # Drawn by `watch`, not by a thread: environments may start processes.
+    # Drawn by `watch`, not by a thread: environments may fork processes.
     bars = Progress(*columns, console=console, auto_refresh=False, transient=True)
     every_s = 0.1 if console.is_terminal else LINE_EVERY_S
     start_s: dict[str, float] = {}
@@ -565,8 +567,8 @@ def eval_progress(console: Console | None = None) -> Iterator[Callable[[str, flo
             return
         shown_s = now
         if not console.is_terminal:
-            left = format_duration((now - start) * (1 - share) / share) if share else "?"
-            line = f"{name}: {share:.0%}" + ("" if is_new else f", left {left}")
+            remaining = format_duration((now - start) * (1 - share) / share) if share else "?"
+            line = f"{name}: {share:.0%}" + ("" if is_new else f", left {remaining}")
             show_lines([line], console)
             return
         if is_new:

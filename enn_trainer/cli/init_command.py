@@ -11,8 +11,8 @@ from enn_trainer.base.errors import ConfigError, EnnTrainerError
 from enn_trainer.cli.arguments import OneLineParser
 
 _EPILOG = """\
-DIR gets world.py, its test, settings and a README that says what to type. It is new or empty, and
-its name is one that Python can import.
+Writes world.py, its test, settings and a README with the commands to type. DIR must be new or
+empty, and its name a name that Python can import.
 
 examples:
   enn init garden
@@ -20,37 +20,37 @@ examples:
   enn init pole --from gymnasium:CartPole-v1
   enn init rps --from pettingzoo:classic.rps_v2"""
 _SMALL = """
-    // A small network and large steps, for a small world. Raise d_model for a harder one.
+    // A small network and large steps, for a small environment. Raise d_model for a harder one.
     net: (d_model: 32, n_layer: 1),
     optim: (lr: 0.005, bs: 256),
     // num_envs is a multiple of the number of sides of a match.
     rollout: (num_envs: 64, steps: 16, processes: 1),
     total_timesteps: 30000,"""
 _AGAINST_RANDOM = """
-    // The agent plays itself, and is measured against random play.
+    // The agent plays itself and is evaluated against random play.
     eval: (episodes: 256, num_envs: 64, interval: 10000, opponent: "random"),"""
 
 
 def parser() -> OneLineParser:
     """Return the parser of `enn init`."""
-    about = "Write a world to begin with, or an adapter of one of Gymnasium or PettingZoo."
-    parser = OneLineParser(prog="enn init", description=about, epilog=_EPILOG)
-    parser.add_argument("dir", type=Path, metavar="DIR", help="folder to make")
-    parser.flag("--match", "a game between two sides")
-    source = "adapt gymnasium:ID or pettingzoo:MODULE, with the mapping of its fields written out"
+    description = "Write a starter environment, or an adapter of a Gymnasium or PettingZoo one."
+    parser = OneLineParser(prog="enn init", description=description, epilog=_EPILOG)
+    parser.add_argument("dir", type=Path, metavar="DIR", help="folder to create")
+    parser.flag("--match", "write a game between two sides")
+    source = "adapt gymnasium:ID or pettingzoo:MODULE, with an explicit mapping of its fields"
     parser.option("--from", "WORLD", source, dest="source")
     return parser
 
 
 def init_command(arguments: Sequence[str]) -> None:
-    """Run `enn init`: write a world, its test, settings and README.
+    """Run `enn init`: write an environment, its test, settings and README.
 
     Raises:
-        ConfigError: the folder cannot be used, or there is no such world to adapt.
+        ConfigError: the folder cannot be used, or the environment to adapt does not exist.
     """
     options = parser().parse_args(arguments)
     if options.match and options.source:
-        raise ConfigError("--match and --from: expected one of them, got both")
+        raise ConfigError("--match and --from: expected at most one of them, got both")
     folder: Path = options.dir
     try:
         _check_folder(folder)
@@ -66,7 +66,7 @@ def init_command(arguments: Sequence[str]) -> None:
         files |= {"settings.ron": settings, "README.md": readme}
         _write(folder, files)
     except OSError as error:
-        expected = "expected a folder that can be made and written to"
+        expected = "expected a folder that can be created and written to"
         raise ConfigError(f"DIR: {expected}, got {folder} ({error.strerror})") from None
     lines = [f"cd {shlex.quote(str(folder))}", *re.findall("^- `(.*?)`", readme, re.MULTILINE)]
     print(f"wrote {', '.join(files)} in {folder}\n")
@@ -74,17 +74,17 @@ def init_command(arguments: Sequence[str]) -> None:
 
 
 def _starter(name: str) -> str:
-    """Return a file of `starters`."""
+    """Return the text of a file of `starters`."""
     return Path(__file__).with_name("starters").joinpath(name).read_text(encoding="utf-8")
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise if the folder has something in it, or a name that Python cannot import."""
+    """Raise if the folder is not empty, or has a name that Python cannot import."""
     if folder.exists() or folder.is_symlink():
         if not folder.is_dir():
             raise ConfigError(f"DIR: expected a new or empty folder, got the file {folder}")
-        if found := sorted(path.name for path in folder.iterdir()):
-            names = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+        if files := sorted(path.name for path in folder.iterdir()):
+            names = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
             raise ConfigError(f"DIR: expected a new or empty folder, got {folder}, with {names}")
     name = folder.resolve().name
     if not name.isidentifier() or keyword.iskeyword(name):
@@ -95,7 +95,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _adapter(named: str) -> tuple[str, str]:
-    """Return the source of a world that adapts another one, and settings for it."""
+    """Return the source of an adapter of an environment, and settings for it."""
     from enn_trainer.cli.load_world import load_world
     from enn_trainer.runtime.trust import TYPED
     from entity_env.errors import EntityEnvError
@@ -116,12 +116,12 @@ def _adapter(named: str) -> tuple[str, str]:
         raise ConfigError(f"--from: {named}: {error}") from None
     except EnnTrainerError:
         raise
-    except Exception as error:  # of the environment's own code, which took a step
+    except Exception as error:  # of the code of the environment
         raise ConfigError(f"--from: {named}: {type(error).__name__}: {error}") from None
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files to a folder, which is made if it is not there: all of them or none."""
+    """Write all files to a folder, or none; create the folder if it does not exist."""
     with ExitStack() as undo:
         if not folder.is_dir():
             folder.mkdir()

@@ -22,14 +22,14 @@ from entity_env.recording.recording_format import PREFIX, RecordingError
 from entity_env.serialization.plain_open import read_plain
 
 MAX_CONFIG_BYTES = 1 << 18
-"""Larger files are no configurations; slow formats are read in a second up to this size."""
+"""Largest size of a configuration file; slow formats need a second for it."""
 MAX_ENTRIES = 10_000
 COUNTING_S = 2.0
-"""Time for counting the frames of a recording."""
+"""Time limit for counting the frames of a recording."""
 _SECTIONS = {"env", "net", "optim", "ppo", "rollout"}
 _EPILOG = """\
-PATH is a run, a save (also RUN@STEP, RUN@latest, RUN@best), a recording, also of entity-gym, a
-configuration or a schema; the status is 1 if it is damaged or something else.
+PATH is a run, a save (also RUN@STEP, RUN@latest, RUN@best), a recording (also of entity-gym), a
+configuration or a schema. The status is 1 if it is damaged or unknown.
 
 examples:
   enn inspect runs/xor
@@ -39,17 +39,17 @@ examples:
 
 def parser() -> OneLineParser:
     """Return the parser of `enn inspect`."""
-    about = "Say what a file or folder is, on one page. Nothing in it is executed."
-    parser = OneLineParser(prog="enn inspect", description=about, epilog=_EPILOG)
+    description = "Describe a file or folder on one page. Nothing in it is executed."
+    parser = OneLineParser(prog="enn inspect", description=description, epilog=_EPILOG)
     parser.add_argument("path", type=Path, metavar="PATH", help="a file or folder")
     return parser
 
 
 def inspect_command(arguments: Sequence[str]) -> int:
-    """Run `enn inspect`: print what a file or folder is, and what to type next.
+    """Run `enn inspect`: describe a file or folder, and print the command to type next.
 
     Returns:
-        0, 1 if it is damaged or not of this program.
+        0, or 1 if it is damaged or not a file of this program.
     """
     path, console = parser().parse_args(arguments).path, Console()
     try:
@@ -60,18 +60,18 @@ def inspect_command(arguments: Sequence[str]) -> int:
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
     except ValueError as error:
-        problem = f"nothing of ours: {error}"
+        problem = f"not a file of this program: {error}"
     show_lines([f"{path}: {problem}"], console)
     return FAILURE
 
 
 def _page(path: Path, console: Console) -> list[str]:
-    """Return lines about a path; those about a save are printed.
+    """Return a description of a path as lines; the description of a save is printed.
 
     Raises:
         CheckpointError, ConfigError, RecordingError: it is damaged.
         OSError: it cannot be read.
-        ValueError: it is nothing of ours; the message says what it is.
+        ValueError: it is not a file of this program; the message describes it.
     """
     if "@" in path.name and not path.exists():
         from enn_trainer.checkpoints.lookup import resolve, split_member
@@ -81,7 +81,7 @@ def _page(path: Path, console: Console) -> list[str]:
             show_save(path, console)
             return []
         path = resolve(path)
-    path.stat()  # raises if there is nothing
+    path.stat()  # raises if the path does not exist
     try:
         if path.is_dir():
             return _page_of_folder(path, console)
@@ -91,12 +91,12 @@ def _page(path: Path, console: Console) -> list[str]:
     except (CheckpointError, RecordingError):
         raise
     except ValueError:
-        # Files beside the saves of a run, and files of a save.
+        # Other files in the folder of a run, and files of a save.
         for folder in path.absolute().parents[:3]:
             kind = "save" if (folder / "manifest.json").is_file() else "run"
             if kind == "save" or any(folder.glob("step-*/manifest.json")):
-                about = f"{path}: belongs to the {kind} {folder}"
-                return [about, *_next("to see it", "inspect", folder)]
+                title = f"{path}: belongs to the {kind} {folder}"
+                return [title, *_next("to see it", "inspect", folder)]
         raise
 
 
@@ -112,20 +112,20 @@ def _page_of_folder(path: Path, console: Console) -> list[str]:
         show_save(path, console, non_default=True)
         return []
     if saves := RunDir(path).all_saves():
-        about = f"{path}: a run; saves: {len(saves)}, from {saves[0].name}; the newest valid one:"
-        show_lines([about], console)
+        title = f"{path}: a run; saves: {len(saves)}, from {saves[0].name}; the newest valid one:"
+        show_lines([title], console)
         show_save(path, console, non_default=True, run=path)
         return []
     if num_runs := sum(bool(RunDir(entry).saved_paths()) for entry in entries):
         return [f"{path}: a folder with runs: {num_runs}", *_next("to list them", "runs", path)]
     if (path / METRICS_FILE).is_file():
-        about = f"{path}: a run without saves"
-        return [about, *lines_of_notices(path), *_next("to draw it", "plot", path)]
+        title = f"{path}: a run without saves"
+        return [title, *lines_of_notices(path), *_next("to draw it", "plot", path)]
     raise ValueError(f"a folder without saves; entries: {len(entries)}")
 
 
 def _page_of_file(path: Path) -> list[str]:
-    # Opened without waiting, whatever has taken its place since it was looked at.
+    # Does not block, even if a pipe has replaced the file since the check.
     with read_plain(path.resolve()) as file:
         begin = file.read(4096) or b""
     if begin.startswith(PREFIX[:8]):
@@ -142,7 +142,7 @@ def _page_of_file(path: Path) -> list[str]:
 
 
 def _page_of_recording(recording: Recording) -> list[str]:
-    # Count until the time is over.
+    # Count frames within the time limit.
     frames, ended, varied = 0, 0, set[str]()
     deadline, more = time.monotonic() + COUNTING_S, ""
     for step in recording.steps():
@@ -156,12 +156,12 @@ def _page_of_recording(recording: Recording) -> list[str]:
     path, num_envs = recording.path, recording.num_envs
     facts = [
         ("environments", "unknown" if num_envs is None else str(num_envs)),
-        ("frames", f"{frames:,}{more}, 1 of {recording.subsample} was kept"),
-        ("episodes", f"{ended:,}{more} with an end"),
+        ("frames", f"{frames:,}{more}, 1 of {recording.subsample} recorded"),
+        ("episodes", f"{ended:,}{more} finished"),
     ]
     if varied:
         facts.append(("arguments", f"{', '.join(sorted(varied))}, drawn for each episode"))
-    facts.append(("complete", "yes" if recording.complete else "no, its torn end is left out"))
+    facts.append(("complete", "yes" if recording.complete else "no, the torn end is skipped"))
     facts += rows_of_spaces(recording.obs_space, recording.action_space)
     clone = "clone", path, "env.id=WORLD", "--checkpoint-dir", "NEW"
     return [f"{path}: a recording", *aligned(facts), *_next("to imitate it", *clone)]
@@ -172,8 +172,8 @@ def _page_of_config(path: Path) -> list[str]:
     names = {*values} if isinstance(values, dict) else set()
     if {"name", "version", "fields"} <= names:
         schema = load_schema(path)
-        about = f"{path}: the schema of {schema.name}, version {schema.version}"
-        return [about, *_next("to compare it", "config", "check-schema", path)]
+        title = f"{path}: the schema of {schema.name}, version {schema.version}"
+        return [title, *_next("to compare it", "config", "check-schema", path)]
     version = values["version"] if "version" in names else None
     if type(version) is not int and not _SECTIONS & names:
         raise ValueError(f"a {path.suffix} file without settings of this program")
@@ -182,9 +182,9 @@ def _page_of_config(path: Path) -> list[str]:
     if "clone" in names:
         cls, train = CloneRunConfig, ["clone", "RECORDING"]
     config = load_config(cls, path)
-    about = f"{path}: a configuration, version {version}, of {config.env.id}"
+    title = f"{path}: a configuration, version {version}, of {config.env.id}"
     lines = [
-        about,
+        title,
         *lines_not_default(config),
         *_next("to train with it", *train, "--config", path),
     ]

@@ -1,4 +1,4 @@
-"""Facts about the worlds that ship with this program, a line each in `known_worlds.txt`."""
+"""Facts about the built-in environments, one line each in `known_worlds.txt`."""
 
 import json
 from collections.abc import Iterator
@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 
 class KnownWorld(NamedTuple):
-    """Facts about a world; numbers of training are those of `benchmarks/results/learning.md`.
+    """Facts about a built-in environment. Source of numbers: `benchmarks/results/learning.md`.
 
     Attributes:
-        name: name of the world.
-        teaches: subject of the world in a few words.
-        config: name of its settings in `configs/`; "" without any.
-        measure: unit of `learnt`, if that is not the return: then it is the share against `random`.
-        best: the highest possible mean return; None if it is not known.
-        frames: frames of training with these settings; None without any, like the following.
-        minutes: minutes of training, median of three seeds.
-        learnt: mean return after training, median of three seeds.
-        kwargs: arguments in these settings that are not the default.
+        name: Name of the environment.
+        teaches: Subject of the environment in a few words.
+        config: Name of its settings in `configs/`; "" without any.
+        measure: Unit of `learnt` if it is the score against `random`, not the return.
+        best: Highest possible mean return; None if unknown.
+        frames: Frames of training; None without settings, like `minutes` and `learnt`.
+        minutes: Minutes of training, median of three seeds.
+        learnt: Mean return after training, median of three seeds.
+        kwargs: Arguments in the settings that differ from their defaults.
     """
 
     name: str
@@ -40,7 +40,7 @@ def _read() -> Iterator[KnownWorld]:
 
 
 def without_facts(name: str) -> KnownWorld:
-    """Return the row of a world that has no line in the file."""
+    """Return the row of an environment without a line in the file."""
     return KnownWorld(name, "", "", "", None, None, None, None, {})
 
 

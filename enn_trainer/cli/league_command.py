@@ -20,9 +20,9 @@ from enn_trainer.checkpoints.run_dir import new_run_dir
 from enn_trainer.checkpoints.state_files import read_config, read_league
 from enn_trainer.cli.arguments import (
     OneLineParser,
+    normalize_json_option,
     not_negative,
     positive,
-    with_out,
     writable,
     write_json,
 )
@@ -33,25 +33,25 @@ from enn_trainer.config import EvalEnvConfig, TrainConfig
 from enn_trainer.config.eval_config import with_env
 from enn_trainer.evaluation.payoff import Payoff
 from enn_trainer.run.tournament import (
-    Exploited,
+    ExploitResult,
     Tournament,
     exploit,
-    kept_player,
     play_league,
+    pool_player,
 )
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
 from enn_trainer.runtime.trust import Trust
-from enn_trainer.selfplay.league import POOL_OF_RUN, SNAPSHOT
-from entity_env.named_world import names_bot
+from enn_trainer.selfplay.league import POOL_SUFFIX, SNAPSHOT
+from entity_env.named_world import is_bot_name
 
 Run: TypeAlias = Callable[[argparse.Namespace], int | None]
 SHARE = 0.005
-"""Smallest probability of a mixture that is shown."""
+"""Smallest probability of a mixture to print."""
 
 _EPILOG = """\
 A PLAYER is a save or a run (also RUN@STEP, RUN@best, RUN@opponent:NAME), all opponents of a run
-(RUN@opponents), random, or a bot (file.py:Name). The world is that of the first run among them.
+(RUN@opponents), random, or a bot (file.py:Name). The first run determines the environment.
 
 examples:
   enn league """
@@ -64,9 +64,10 @@ def league_command(arguments: Sequence[str]) -> int:
         0, or the status of the signal that ended it.
 
     Raises:
-        ConfigError, CheckpointError, EntityEnvError: a mistake in the arguments, or in the world.
+        ConfigError, CheckpointError, EntityEnvError: a mistake in the arguments, or the
+            environment fails.
     """
-    arguments = with_out(arguments)
+    arguments = normalize_json_option(arguments)
     options = parser().parse_args(arguments)
     options.line = line_with_trust(f"enn league {arguments[0]}", arguments[1:])
     run: Run = options.run
@@ -82,7 +83,7 @@ def _show(options: argparse.Namespace) -> None:
     saved = find(Path(options.path))
     league, config = read_league(saved), read_config(saved)
     if not league.members:
-        raise CheckpointError(f"{saved.path}: expected a save of a run with opponents, it has none")
+        raise CheckpointError(f"{saved.path}: expected a save with opponents, got none in it")
     weights = np.ones(len(league.pool))
     if config.selfplay is not None:
         weights = league.weights(config.selfplay, None, saved.step)
@@ -112,8 +113,8 @@ def _show(options: argparse.Namespace) -> None:
     columns = ("player", "step", "Elo", "games", "wins", "draws", "losses", "score", "weight")
     show_table(columns, rows, Console(), num_left=1)
     print(
-        "wins, draws and losses are the agent's, aged; Elo is a chain of estimates: to measure, "
-        f"enn league play {options.path}@opponents {options.path}"
+        "wins, draws and losses are of the agent, with decay; Elo accumulates estimates; to "
+        f"measure it: enn league play {options.path}@opponents {options.path}"
     )
 
 
@@ -125,7 +126,7 @@ def _play(options: argparse.Namespace) -> None:
     if options.png is not None and options.png.suffix != ".png":
         raise ConfigError(f"--png: expected a file named .png, got {options.png}")
     if options.png is not None:
-        import matplotlib  # noqa: F401 (of an extra, before time is spent)
+        import matplotlib  # noqa: F401 (fail before the games if the extra is missing)
     with eval_progress() as watch:
         played = play_league(
             options.players,
@@ -158,49 +159,49 @@ def _exploit(options: argparse.Namespace) -> None:
     saved = by_path[options.path]
     timesteps = options.timesteps or config.total_timesteps
     config = replace(config, total_timesteps=timesteps, stop=[])
-    results, envs = list[Exploited](), trusted_envs(trust)
+    results, envs = list[ExploitResult](), trusted_envs(trust)
     parent = saved.path.parent if options.into is None else options.into
     player: str = options.path
     for seed in range(config.seed + 1, config.seed + 1 + options.seeds):
         folder = new_run_dir(Path(parent, "exploits"), f"seed-{seed}")
-        of_seed = replace(config, seed=seed)
-        results.append(exploit(player, envs, of_seed, folder, options.games))
-        player = kept_player(folder, player)
+        seed_config = replace(config, seed=seed)
+        results.append(exploit(player, envs, seed_config, folder, options.games))
+        player = pool_player(folder, player)
     rows = [[r.path.name, f"{r.score:.3f} ± {r.ci95:.3f}", str(r.path)] for r in results]
     show_table(("agent", "score ± 95% ci", "run"), rows, Console(), num_left=1)
     best = max(results, key=lambda r: r.score)
     print(
-        f"{options.path} can be beaten with a score of at least {best.score:.3f}, by {best.path}; "
-        "0.5 would be even"
+        f"{best.path} beats {options.path} with a score of {best.score:.3f} (0.5 is even), a lower "
+        "bound of its exploitability"
     )
 
 
 def _config(
     options: argparse.Namespace, players: Sequence[str], is_trained: bool = False
 ) -> tuple[TrainConfig, Trust, dict[str, SavedRun]]:
-    """Return the configuration of the first run among some players, with the world that is typed.
+    """Return the configuration of the first run of the players, with the typed environment.
 
     Args:
-        options: options of the command.
-        players: paths and names of players.
-        is_trained: True if a run with the configuration begins.
+        options: Options of the command.
+        players: Paths and names of players.
+        is_trained: True if a run with the configuration starts.
 
     Returns:
         The configuration, the trust in code that saves name, and the save of that run by player,
-        with its pool for RUN@opponents: the run may go on, and delete it.
+        with its pool for RUN@opponents (read at once, because the run may delete the save).
 
     Raises:
-        ConfigError: there is no run among them, or a save names code that nobody typed.
+        ConfigError: no player is a run, or a save names code that is not trusted.
     """
-    runs = [p for p in players if p != "random" and not names_bot(p)]
+    runs = [p for p in players if p != "random" and not is_bot_name(p)]
     if not runs:
         raise ConfigError(
-            "PLAYER: expected a run or a save among them, which says what world it is"
+            "PLAYER: expected at least one run or save, which names the environment, got none"
         )
-    path = Path(runs[0].removesuffix(POOL_OF_RUN))
-    saved = read_saved_run(path, with_pool=runs[0].endswith(POOL_OF_RUN))
+    path = Path(runs[0].removesuffix(POOL_SUFFIX))
+    saved = read_saved_run(path, with_pool=runs[0].endswith(POOL_SUFFIX))
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
-    # Evaluations, recordings and lessons are those of the run, not of this command.
+    # Matches neither evaluate, record, nor follow the curriculum of the run.
     config = replace(
         saved.config,
         env=with_env(saved.config.env, EvalEnvConfig(json.dumps(kwargs), options.env)),
@@ -229,10 +230,10 @@ def show(played: Tournament) -> None:
         rows.append([*row, *(_cell(payoff, i, j) for j in range(len(names)))])
     show_table(columns, rows, console, num_left=1)
     count = f"{played.games:,} games of each pair, {played.deals:,} deals"
-    show_lines([f"{count}, each played from every seat; intervals are over deals"], console)
+    show_lines([f"{count}, each deal played from every seat; intervals are over deals"], console)
     for ring in played.rings:
-        one, two, three = (names[i] for i in ring)
-        show_lines([f"ring: {one} beats {two} beats {three} beats {one}"], console)
+        first, second, third = (names[i] for i in ring)
+        show_lines([f"ring: {first} beats {second} beats {third} beats {first}"], console)
 
 
 def as_plain(played: Tournament) -> dict[str, Any]:
@@ -251,7 +252,7 @@ def as_plain(played: Tournament) -> dict[str, Any]:
 
 
 def draw(played: Tournament, path: Path) -> None:
-    """Draw the matrix of a round robin, which needs the extra `plot`.
+    """Plot the payoff matrix of a round robin; needs the extra `plot`.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -289,56 +290,58 @@ def _cell(payoff: Payoff, i: int, j: int) -> str:
 
 
 def _lists(values: Any) -> Any:
-    """Return an array as lists, with None for NaN."""
+    """Convert an array to nested lists, with None for NaN."""
     return [_lists(v) if np.ndim(v) else float(v) if np.isfinite(v) else None for v in values]
 
 
 def parser() -> OneLineParser:
     """Return the parser of `enn league`."""
-    about = "Show the opponents of a run, play them against each other, and exploit one."
-    parser = OneLineParser(prog="enn league", description=about, epilog=f"{_EPILOG}show runs/duel")
+    description = "Show the opponents of a run, play them against each other, and exploit one."
+    parser = OneLineParser(
+        prog="enn league", description=description, epilog=f"{_EPILOG}show runs/duel"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: Run, help: str, example: str) -> OneLineParser:
         epilog = f"{_EPILOG}{example}"
-        found: OneLineParser = commands.add_parser(name, help=help, description=help, epilog=epilog)
-        found.set_defaults(run=run)
-        return found
+        added: OneLineParser = commands.add_parser(name, help=help, description=help, epilog=epilog)
+        added.set_defaults(run=run)
+        return added
 
     # enn league show
-    one = command("show", _show, "members, results and ratings of a run", "show runs/duel")
-    one.add_argument("path", metavar="RUN", help="a run, or one of its saves")
-    one.flag("--json", "print as JSON")
+    sub = command("show", _show, "members, results and ratings of a run", "show runs/duel")
+    sub.add_argument("path", metavar="RUN", help="a run, or one of its saves")
+    sub.flag("--json", "print as JSON")
 
     # enn league play
     example = "play runs/duel@opponents runs/duel random --games 20 --png payoff.png"
-    one = command("play", _play, "a round robin of players", example)
-    one.add_argument("players", metavar="PLAYER", nargs="+", help="see below")
-    many = "games of each pair, rounded up to deals played from all seats (default: 200)"
-    one.option("--games", "N", many, type=positive, default=200)
-    one.option("--metric", "NAME", "means of this metric instead, such as episodic_reward")
-    one.option("--seed", "N", "random seed (default: the run's)", type=not_negative)
-    one.option(
+    sub = command("play", _play, "a round robin of players", example)
+    sub.add_argument("players", metavar="PLAYER", nargs="+", help="see below")
+    many = "games of each pair, rounded up to whole deals, played from all seats (default: 200)"
+    sub.option("--games", "N", many, type=positive, default=200)
+    sub.option("--metric", "NAME", "compare this metric instead, such as episodic_reward")
+    sub.option("--seed", "N", "random seed (default: the run's)", type=not_negative)
+    sub.option(
         "--processes", "N", "number of worker processes (default: 1)", type=positive, default=1
     )
     steps = "limit of the steps of all games of a match (default: 1000000)"
-    one.option("--max-steps", "N", steps, type=positive, default=1_000_000)
-    one.option("--out", "FILE", "write the results as JSON; also --json FILE.json", type=Path)
-    one.flag("--json", "print as JSON")
-    one.option("--png", "FILE", "picture of the matrix", type=Path)
-    one.env_options("another world", "its arguments")
-    one.flag("--trust", "import the code that the checkpoint names, such as its environment")
+    sub.option("--max-steps", "N", steps, type=positive, default=1_000_000)
+    sub.option("--out", "FILE", "write the results as JSON; also --json FILE.json", type=Path)
+    sub.flag("--json", "print as JSON")
+    sub.option("--png", "FILE", "picture of the matrix", type=Path)
+    sub.env_options("another environment", "its arguments")
+    sub.flag("--trust", "import the code that the checkpoint names, such as its environment")
 
     # enn league exploit
-    help = "train new agents against a player alone: their score is a lower bound"
-    one = command("exploit", _exploit, help, "exploit runs/duel --timesteps 10000 --games 100")
-    one.add_argument("path", metavar="PLAYER", help="a run or a save")
-    one.option("--timesteps", "N", "frames of each agent (default: as in training)", type=positive)
-    one.option("--seeds", "N", "number of agents (default: 1)", type=positive, default=1)
-    one.option(
-        "--games", "N", "games to measure the score by (default: 400)", type=positive, default=400
+    help = "train new agents against a fixed player; their score bounds its exploitability"
+    sub = command("exploit", _exploit, help, "exploit runs/duel --timesteps 10000 --games 100")
+    sub.add_argument("path", metavar="PLAYER", help="a run or a save")
+    sub.option("--timesteps", "N", "frames per agent (default: as in training)", type=positive)
+    sub.option("--seeds", "N", "number of agents (default: 1)", type=positive, default=1)
+    sub.option(
+        "--games", "N", "games to measure the score (default: 400)", type=positive, default=400
     )
-    one.option("--into", "FOLDER", "folder of the new runs (default: the run's)", type=Path)
-    one.env_options("another world", "its arguments")
-    one.flag("--trust", "import the code that the checkpoint names, such as its environment")
+    sub.option("--into", "FOLDER", "folder of the new runs (default: the run's)", type=Path)
+    sub.env_options("another environment", "its arguments")
+    sub.flag("--trust", "import the code that the checkpoint names, such as its environment")
     return parser

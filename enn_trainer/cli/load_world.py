@@ -1,4 +1,4 @@
-"""Environments by the names that command lines and configurations have for them."""
+"""Environments by name, as on command lines and in configurations."""
 
 import ast
 import contextlib
@@ -11,8 +11,8 @@ from typing import Any
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import EnvConfig
 from enn_trainer.config.validation import dict_of_unique
-from enn_trainer.experience.envs import EnvFactory, check_taken, env_factory
-from enn_trainer.experience.handed_in import HANDED_IN
+from enn_trainer.experience.env_names import PASSED_FROM_PYTHON
+from enn_trainer.experience.envs import EnvFactory, check_arguments, env_factory
 from enn_trainer.runtime.start_folder import start_folder
 from enn_trainer.runtime.trust import TYPED, Trust, import_named
 from entity_env.environment import Environment
@@ -24,78 +24,77 @@ from entity_env.named_world import LIBRARIES, NamedWorld, is_environment_factory
 from entity_env.vec.samplers import read_sampler
 from entity_env.vec.vec_env import VecEnv
 
-_EXPECTED = "expected what makes an Environment or a Match"
+_EXPECTED = "expected a class or function that creates an Environment or a Match"
 
 
 def load_world(
     name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV", *, trust: Trust
 ) -> Callable[..., Any]:
-    """Return a function that makes an environment from its name and arguments; it takes more.
+    """Return a function that creates an environment; it accepts further arguments.
 
     Args:
-        name: `file.py:Name`, `package.module:Name`, `gymnasium:ID`, `pettingzoo:MODULE` or an
-            example; a class or a function. Of a class of vectorised environments, a single
-            environment is made.
-        kwargs: its arguments.
-        field: the name of the arguments on the command line, for messages.
-        name_field: the name of `name` on the command line, likewise.
-        trust: the code that may run; `TYPED` for a name that the user writes.
+        name: `file.py:Name`, `package.module:Name`, `gymnasium:ID`, `pettingzoo:MODULE` or a
+            built-in environment; a class or a function. A class of vectorised environments is
+            created with a single environment.
+        kwargs: Arguments of the environment.
+        field: Name of the arguments on the command line, for messages.
+        name_field: Name of `name` on the command line, for messages.
+        trust: Code that may run; `TYPED` for a name that the user typed.
 
     Raises:
-        ConfigError: there is nothing of this name, it is not trusted, or it does not take these
-            arguments.
+        ConfigError: the name does not exist, is not trusted, or does not accept the arguments.
     """
     env = _find(name, name_field, trust)
     if _is_vectorised(env):
         env = functools.partial(env, 1)
-    check_taken(env, name, kwargs, field)
+    check_arguments(env, name, kwargs, field)
     return FreshPartial(env, **kwargs)
 
 
 def samplers_of(texts: Sequence[str]) -> dict[str, str]:
-    """Return the texts of samplers of `--vary NAME=SAMPLER ...` by the name of the argument.
+    """Parse `--vary NAME=SAMPLER ...` into the texts of samplers by argument.
 
     Raises:
-        ConfigError: one has no name or that of another one, or cannot be read.
+        ConfigError: a name is missing or repeated, or a sampler is invalid.
     """
     pairs = [text.split("=", 1) for text in texts]
     if wrong := [pair[0] for pair in pairs if len(pair) < 2 or not pair[0].strip()]:
         raise ConfigError(f"--vary: expected NAME=SAMPLER, such as 'size=int 1 9', got {wrong[0]}")
-    found: dict[str, str] = {}
+    samplers: dict[str, str] = {}
     try:
         for name, text in ((name.strip(), text.strip()) for name, text in pairs):
-            if name in found:
+            if name in samplers:
                 raise ConfigError(f"--vary: expected different arguments, got {name} twice")
             read_sampler(text, f"--vary {name}")
-            found[name] = text
+            samplers[name] = text
     except InvalidSampler as error:
         raise ConfigError(str(error)) from None
-    return found
+    return samplers
 
 
 def make_world(
     name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV", *, trust: Trust
 ) -> Environment | Match:
-    """Make an environment, which the caller closes. The arguments are those of `load_world`.
+    """Create an environment, which the caller closes. For the arguments see `load_world`.
 
     Raises:
-        ConfigError: there is nothing of this name, it does not take these arguments, or it makes
-            something else.
+        ConfigError: the name does not exist, does not accept the arguments, or creates something
+            else.
     """
     world = make_any_world(name, kwargs, field, name_field, trust=trust)
     if isinstance(world, VecEnv):
-        raise ConfigError(f"{name_field}: {_EXPECTED}, got {name}, which makes many at once")
+        raise ConfigError(f"{name_field}: {_EXPECTED}, got {name}, which is vectorised")
     return world
 
 
 def make_any_world(
     name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV", *, trust: Trust
 ) -> Environment | Match | VecEnv:
-    """Make an environment, also a vectorised one. The arguments are those of `load_world`.
+    """Create an environment, also a vectorised one. For the arguments see `load_world`.
 
     Raises:
-        ConfigError: there is nothing of this name, it does not take these arguments, or it makes
-            something else.
+        ConfigError: the name does not exist, does not accept the arguments, or creates something
+            else.
     """
     create_env = load_world(name, kwargs, field, name_field, trust=trust)
     try:
@@ -106,7 +105,7 @@ def make_any_world(
         raise ConfigError(f"{name_field}: {name}: {error}") from None
     if not isinstance(world, Environment | Match | VecEnv):
         made = type(world).__name__
-        raise ConfigError(f"{name_field}: {_EXPECTED}, got {name}, which makes {made}")
+        raise ConfigError(f"{name_field}: {_EXPECTED}, got {name}, which creates {made}")
     return world
 
 
@@ -117,31 +116,31 @@ def envs_by_id(
     first_env_index: int,
     trust: Trust = TYPED,
 ) -> VecEnv:
-    """Make the environments that `env.id` names; an `EnvFactory`, see `trusted_envs`.
+    """Create the environments of `env.id`; an `EnvFactory`, see `trusted_envs`.
 
     Raises:
-        ConfigError: there is no such world, or it does not take `env.kwargs`.
+        ConfigError: the environment does not exist, or does not accept `env.kwargs`.
     """
     return factory_of(config, "env", trust)(config, num_envs, processes, first_env_index)
 
 
 def trusted_envs(trust: Trust) -> EnvFactory:
-    """Return the factory of the environments that `env.id` names, if they are trusted."""
+    """Return a factory of the environments of `env.id`, if their code is trusted."""
     return functools.partial(envs_by_id, trust=trust)
 
 
 def factory_of(config: EnvConfig, field: str, trust: Trust) -> EnvFactory:
-    """Return the factory of the environments that the `id` of a configuration names.
+    """Return a factory of the environments of a configuration.
 
-    Environments that are not in the registry are imported, here and in workers.
+    Environments that are not built in are imported, here and in workers.
 
     Args:
-        config: configuration of the environments.
-        field: path of their section, for messages.
-        trust: the code that may run.
+        config: Configuration of the environments.
+        field: Path of their section, for messages.
+        trust: Code that may run.
 
     Raises:
-        ConfigError: there is no such world, or it is not trusted; names the field.
+        ConfigError: the environment does not exist, or is not trusted; names the field.
     """
     env = _find(config.id, f"{field}.id", trust)
     if config.id in ENV_REGISTRY or _is_vectorised(env):
@@ -151,27 +150,27 @@ def factory_of(config: EnvConfig, field: str, trust: Trust) -> EnvFactory:
     if is_adapted or not inspect.isclass(env):
         kind = _kind_of_result(config, field, trust)
     if not issubclass(kind, Environment | Match):
-        expected = "expected an Environment or a Match, or what makes one"
-        got = f"{config.id}, which is or makes {kind.__name__}"
-        raise ConfigError(f"{field}.id: {expected}, got {got}")
+        got = f"{config.id}, which is or creates {kind.__name__}"
+        raise ConfigError(f"{field}.id: {_EXPECTED}, got {got}")
     sides = kind.num_sides if issubclass(kind, Match) else 1
     sent = NamedWorld(config.id, str(start_folder()), sides)
     return env_factory(env, kind, sent)
 
 
 def _find(name: str, field: str, trust: Trust) -> Any:
-    if name == HANDED_IN:
-        can = "a program handed it in, and can continue the run with --checkpoint-dir and --resume"
-        raise ConfigError(f"{field}: expected the name of a world, got {name!r}: {can}")
+    if name == PASSED_FROM_PYTHON:
+        fix = "continue the run by that program, with --checkpoint-dir and --resume"
+        got = "an environment that a program passed from Python"
+        raise ConfigError(f"{field}: expected the name of an environment, got {got}; {fix}")
     try:
         env = import_named(name, field, trust)
     except UnknownWorld as error:
         raise ConfigError(f"{field}: {error}") from None
     if not callable(env):
         raise ConfigError(f"{field}: expected a class or a function, got {name}: {short_repr(env)}")
-    if not is_environment_factory(env):  # calling it could do anything
-        shown = getattr(env, "__name__", type(env).__name__)
-        hint = "" if inspect.isclass(env) else f"; annotate it, as in def {shown}() -> Environment"
+    if not is_environment_factory(env):  # a call could have any effect
+        label = getattr(env, "__name__", type(env).__name__)
+        hint = "" if inspect.isclass(env) else f"; annotate it, as in def {label}() -> Environment"
         raise ConfigError(
             f"{field}: expected an Environment or a Match, or a function with one of them as its "
             f"return annotation, got {name}{hint}"
@@ -184,7 +183,7 @@ def _is_vectorised(env: Any) -> bool:
 
 
 def _kind_of_result(config: EnvConfig, field: str, trust: Trust) -> type:
-    """Return the class of the environments of a function or a library, after making one."""
+    """Create an environment of a function or a library and return its class."""
     kwargs = json.loads(config.kwargs)
     make = load_world(config.id, kwargs, f"{field}.kwargs", f"{field}.id", trust=trust)
     try:
@@ -199,15 +198,15 @@ def _kind_of_result(config: EnvConfig, field: str, trust: Trust) -> type:
 
 
 def parse_kwargs(pairs: str | Sequence[str], field: str) -> dict[str, Any]:
-    """Return the arguments of an environment that are given on the command line.
+    """Parse the arguments of an environment on the command line.
 
     Args:
-        pairs: a text as `size=3,label=a`, where values are JSON, Python literals, or text; or as
-            the JSON `{"size": 3, "label": "a"}`; or several such texts.
-        field: name of the arguments on the command line, for messages.
+        pairs: Text such as `size=3,label=a`, with values that are JSON, Python literals or text;
+            or JSON such as `{"size": 3, "label": "a"}`; or a list of such texts.
+        field: Name of the arguments on the command line, for messages.
 
     Raises:
-        ConfigError: an argument has another form, or is given twice.
+        ConfigError: an argument has another form, or is repeated.
     """
     kwargs: dict[str, Any] = {}
     if isinstance(pairs, str):
@@ -237,7 +236,7 @@ def _arguments_in(text: str, field: str) -> Iterator[tuple[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    """Parse a text as JSON or a Python literal, or return the text itself."""
+    """Parse a text as JSON or as a Python literal, else return the text."""
     for read in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError):
             return read(text)
@@ -245,7 +244,7 @@ def _value(text: str) -> Any:
 
 
 def split_pairs(text: str) -> list[str]:
-    """Split a text at commas that are not within brackets or quotes."""
+    """Split a text at commas outside of brackets and quotes."""
     parts, depth, quoted = [""], 0, False
     for char in text:
         quoted ^= char == '"'

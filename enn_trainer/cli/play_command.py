@@ -10,26 +10,26 @@ from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
 from enn_trainer.cli.load_world import load_world, make_world, parse_kwargs, samplers_of
 from enn_trainer.evaluation.load_agent import Act, RogueNetAgent, load_agent
 from enn_trainer.evaluation.opponents import bot_class
-from enn_trainer.experience.memories import remembering_of
+from enn_trainer.experience.memories import memory_specs
 from enn_trainer.runtime.start_folder import located, paths_from
 from enn_trainer.runtime.trust import TYPED
 from entity_env.bot import Bot
 from entity_env.environment import Observation
 from entity_env.errors import InvalidSampler
 from entity_env.match import match_of, world_of
-from entity_env.named_world import names_bot
+from entity_env.named_world import is_bot_name
 from entity_env.play.game import Agent, play_by_hand
 from entity_env.play.menus import HELP
 from entity_env.seeding import derive_seed
-from entity_env.vec.variation import Variation, check_taken
+from entity_env.vec.variation import Variation, check_parameters
 
 _EPILOG = f"""\
 input:
 {HELP}
 
-With --agent its probabilities stand beside the choices, and Enter takes the most probable one. In a
-match you play all sides in turn, or --side alone; then the agent plays the others and draws its
-actions by their probabilities. It can be a bot, file.py:Name or module:Name.
+With --agent each choice is listed with its probability, and Enter takes the most probable one. In a
+match you play all sides in turn, or only --side; then the agent plays the other sides and samples
+its actions. The agent can be a bot, file.py:Name or module:Name.
 
 examples:
   enn play Minefield
@@ -41,13 +41,13 @@ examples:
 
 def parser() -> OneLineParser:
     """Return the parser of `enn play`."""
-    about = "Play an environment by hand."
-    parser = OneLineParser(prog="enn play", description=about, epilog=_EPILOG)
+    description = "Play an environment by hand."
+    parser = OneLineParser(prog="enn play", description=description, epilog=_EPILOG)
     parser.world()
-    parser.option("--agent", "CHECKPOINT", "agent or bot whose advice is shown")
-    parser.option("--side", "N", "the only side of a match that you play", type=int)
+    parser.option("--agent", "CHECKPOINT", "agent or bot that gives advice")
+    parser.option("--side", "N", "play only this side of a match", type=int)
     parser.vary()
-    parser.option("--record", "FILE", "record to FILE, which may exist already", type=Path)
+    parser.option("--record", "FILE", "record to FILE; append if it exists", type=Path)
     parser.option("--episodes", "N", "stop after N (default: ask after each)", type=positive)
     parser.option("--seed", "N", "random seed of the episodes (default: random)", type=not_negative)
     return parser
@@ -62,7 +62,7 @@ def play_command(arguments: Sequence[str]) -> None:
     """
     options = parser().parse_intermixed_args(arguments)
 
-    # The world, the agent and the recording.
+    # The environment, the agent and the recording.
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     record: Path | None = options.record
     if record is not None and (record.is_dir() or not record.parent.is_dir()):
@@ -79,16 +79,16 @@ def play_command(arguments: Sequence[str]) -> None:
         create = load_world(options.env, kwargs, "KEY=VALUE", trust=TYPED)
         vary = Variation.of(samplers)
         try:
-            check_taken(world_of(match_of(world)), create, vary)
+            check_parameters(world_of(match_of(world)), create, vary)
         except InvalidSampler as error:
             raise ConfigError(f"--vary: {error}") from None
-        if options.agent is not None and names_bot(options.agent):
+        if options.agent is not None and is_bot_name(options.agent):
             agent = bot_class(options.agent, "--agent", TYPED)
         elif options.agent is not None:
             try:
                 loaded = load_agent(located(options.agent), seed=seed, env=world)
                 agent = loaded.act
-                if any(remembering_of(loaded.agent)):
+                if any(memory_specs(loaded.agent)):
                     agent = SideAgents(loaded.agent, match_of(world).num_sides, seed)
             except CheckpointError as error:
                 raise CheckpointError(f"--agent: {error}") from None
@@ -124,27 +124,27 @@ def play_command(arguments: Sequence[str]) -> None:
 
 
 class SideAgents:
-    """Agent that remembers the game of each side, whose frames come in turns.
+    """Agent with a recurrent state for each side of a match; the sides act in turn.
 
     Args:
-        network: of the agent.
-        num_sides: number of sides.
-        seed: of the choices.
+        network: Network of the agent.
+        num_sides: Number of sides.
+        seed: Seed of the sampled actions.
     """
 
     def __init__(self, network: PPOAgent, num_sides: int, seed: int) -> None:
         seeds = [derive_seed(seed, "side", side) for side in range(num_sides)]
-        self._agents = [RogueNetAgent(network, seed=own) for own in seeds]
+        self._agents = [RogueNetAgent(network, seed=agent_seed) for agent_seed in seeds]
         self._turn = 0
 
     def __call__(self, observation: Observation) -> Act:
-        """Choose actions in the frame of the next side."""
+        """Choose the actions of the next side."""
         agent = self._agents[self._turn % len(self._agents)]
         self._turn += 1
         return agent.act(observation)
 
     def reset(self) -> None:
-        """Forget the game, as another one begins."""
+        """Reset the recurrent states at the start of a game."""
         self._turn = 0
         for agent in self._agents:
             agent.reset()

@@ -1,6 +1,6 @@
-"""The command `enn plot`: curves of one or several runs, from their `metrics.jsonl`.
+"""The command `enn plot`: curves of runs, from their `metrics.jsonl`.
 
-Runs that differ in their seeds are drawn as their mean, with a confidence band.
+Runs that differ only in their seeds are drawn as their mean, with a confidence band.
 """
 
 import difflib
@@ -30,10 +30,10 @@ from entity_env.serialization.plain_open import replace_file
 FORMATS = (".png", ".pdf", ".svg")
 SAME_IN_A_GROUP = ("seed", "trial", "data_dir")
 MAX_TEXTS = 40
-"""Changes of lessons that have a text; those of more runs or lessons are lines alone."""
+"""Largest number of labelled stage changes; more are drawn without labels."""
 _LESSON = re.compile(r"curriculum/(?P<name>.+)/lesson")
 GRID = 1000
-"""Points of a mean curve: more could not be seen in a chart."""
+"""Number of points of a mean curve, about the resolution of a chart."""
 # Okabe and Ito 2008, "Color universal design": distinct with every kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
@@ -43,13 +43,13 @@ NAMES = {
     "losses/approx_kl": "KL from the previous policy",
     "fps": "frames per second",
 }
-"""The metrics that are drawn by default, and the titles of their charts."""
+"""Metrics that are drawn by default, and the titles of their charts."""
 
 _EPILOG = """\
-A RUN is the folder of a run, or its metrics.jsonl. Runs whose settings differ in nothing but the
-seed (or trial and data_dir, which have no effect on training) are drawn as their mean, with a 95%
-confidence band of the mean (Student's t). Where several of them have one seed, there is no band.
-Dotted lines are changes of the lesson of a curriculum, with its name and the number of the lesson.
+A RUN is the folder of a run, or its metrics.jsonl. Runs that differ only in the seed (or in trial
+and data_dir, which do not affect training) are drawn as their mean, with a 95% confidence band of
+the mean (Student's t). Without distinct seeds there is no band. Dotted lines are changes of the
+stage of a curriculum, with its name and the number of the stage.
 
 examples:
   enn plot runs/xor
@@ -60,9 +60,9 @@ class Run(NamedTuple):
     """Metrics of a run.
 
     Attributes:
-        name: name of its folder.
-        config: settings by dotted name; empty if unknown.
-        points: values by tag and step.
+        name: Name of the folder.
+        config: Settings by dotted name; empty if unknown.
+        points: Values by tag and step.
     """
 
     name: str
@@ -74,12 +74,12 @@ class Curve(NamedTuple):
     """A line of a chart, with or without a confidence band.
 
     Attributes:
-        label: its name in the legend.
+        label: Name in the legend.
         steps: (n,) float, frames.
         values: (n,) float.
-        spread: (n,) float, half the width of the band; None if not every run has its own seed.
-        left_out: messages about values of the runs that are not in it.
-        changes: steps at which lessons change, of all runs, each with a text.
+        spread: (n,) float, half the width of the band; None unless all runs have distinct seeds.
+        left_out: Messages about skipped values of the runs.
+        changes: Steps at which a run changes its curriculum stage, each with a text.
     """
 
     label: str
@@ -92,13 +92,13 @@ class Curve(NamedTuple):
 
 def parser() -> OneLineParser:
     """Return the parser of `enn plot`."""
-    about = "Draw return, entropy, KL and speed of runs, or other metrics."
-    parser = OneLineParser(prog="enn plot", description=about, epilog=_EPILOG)
+    description = "Draw return, entropy, KL and speed of runs, or other metrics."
+    parser = OneLineParser(prog="enn plot", description=description, epilog=_EPILOG)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.option("--metric", "TAG", "tags to draw, one chart each", nargs="+", action="extend")
-    picture = "picture to write: .png, .svg, .pdf (default: plot.png)"
+    picture = "file to write: .png, .svg, .pdf (default: plot.png)"
     parser.option("--out", "FILE", picture, type=Path, default=Path("plot.png"))
-    mean = "draw the mean of the last N updates"
+    mean = "draw the moving average of N updates"
     parser.option("--smooth", "N", mean, type=positive, default=1)
     return parser
 
@@ -111,7 +111,7 @@ def plot_command(arguments: Sequence[str]) -> None:
     """
     options = parser().parse_args(arguments)
 
-    # Check that the picture can be made.
+    # Check that the file can be written.
     out: Path = options.out
     if importlib.util.find_spec("matplotlib") is None:
         missing = "expected the package matplotlib, which is not installed"
@@ -123,13 +123,13 @@ def plot_command(arguments: Sequence[str]) -> None:
 
     # Choose the metrics.
     runs = [read_run(path) for path in dict.fromkeys(options.runs)]
-    known = sorted({tag for run in runs for tag in run.points})
-    tags = list(dict.fromkeys(options.metric or [tag for tag in NAMES if tag in known]))
+    available = sorted({tag for run in runs for tag in run.points})
+    tags = list(dict.fromkeys(options.metric or [tag for tag in NAMES if tag in available]))
     if not tags:
-        raise ConfigError(f"RUN: expected {', '.join(NAMES)} in it, got none of them")
+        raise ConfigError(f"RUN: expected metrics {', '.join(NAMES)}, got none of them")
     for tag in tags:
-        if tag not in known:
-            near = ", ".join(difflib.get_close_matches(tag, known, n=3, cutoff=0.0))
+        if tag not in available:
+            near = ", ".join(difflib.get_close_matches(tag, available, n=3, cutoff=0.0))
             raise ConfigError(f"--metric: expected a tag of the runs, such as {near}; got {tag!r}")
 
     # Draw them.
@@ -149,13 +149,13 @@ def plot_command(arguments: Sequence[str]) -> None:
 
 
 def read_run(path: Path) -> Run:
-    """Return the metrics of a run.
+    """Read the metrics of a run.
 
     Args:
-        path: folder of the run, or its `metrics.jsonl`.
+        path: Folder of the run, or its `metrics.jsonl`.
 
     Raises:
-        ConfigError: there are no metrics, or they are damaged.
+        ConfigError: the metrics are missing or damaged.
         CheckpointError: the path is a checkpoint folder that cannot be read.
     """
     # Find the file.
@@ -168,13 +168,13 @@ def read_run(path: Path) -> Run:
         file = path / METRICS_FILE
     if not file.is_file():
         expected = f"the folder of a run or its {METRICS_FILE}"
-        raise ConfigError(f"RUN: expected {expected}, got {path}, where there is no {file.name}")
+        raise ConfigError(f"RUN: expected {expected}, got {path} without {file.name}")
 
     # Read the metrics.
     points: dict[str, dict[int, float]] = {}
     lines = list(read_lines(file))
     for number, _, row in lines:
-        if row is None and number == len(lines):  # may be half written
+        if row is None and number == len(lines):  # an incomplete line
             break
         if row is None:
             raise ConfigError(f"RUN: {file}: line {number} is damaged: expected JSON with a step")
@@ -184,20 +184,20 @@ def read_run(path: Path) -> Run:
 
     # Read the settings.
     settings: dict[str, object] = {}
-    beside = file.with_name(RUN_FILE)
-    if beside.is_file():
+    run_file = file.with_name(RUN_FILE)
+    if run_file.is_file():
         try:
-            settings = json.loads(beside.read_text())["config"]
+            settings = json.loads(run_file.read_text())["config"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise ConfigError(f"RUN: {beside} is damaged: expected JSON with a config") from None
+            raise ConfigError(f"RUN: {run_file} is damaged: expected JSON with a config") from None
     return Run(file.parent.resolve().name, settings, points)
 
 
 def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """Group runs whose settings differ in nothing but `SAME_IN_A_GROUP`, with a label for each.
+    """Group runs that differ only in the settings `SAME_IN_A_GROUP`, with a label for each group.
 
-    A run whose settings are not known is a group of its own. Groups of one label have the settings
-    in which they differ added to it.
+    A run without settings is a group of its own. If groups have the same label, the settings in
+    which they differ are added to it.
     """
     groups: dict[object, list[Run]] = {}
     for i, run in enumerate(runs):
@@ -207,14 +207,14 @@ def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     # Labels.
     labels = []
     for group in groups.values():
-        seeds, about = _num_seeds(group), group[0].config
+        seeds, first_config = _num_seeds(group), group[0].config
         number = f"{len(group)} seeds" if seeds == len(group) else f"{len(group)} runs"
         if 1 < seeds < len(group):
             number += f" of {seeds} seeds"
-        label = f"{about.get('env.id')} {about.get('name')}, {number}"
+        label = f"{first_config.get('env.id')} {first_config.get('name')}, {number}"
         labels.append(group[0].name if len(group) == 1 else label)
 
-    # Settings that are not the same in all groups.
+    # Settings that differ between groups.
     configs = [group[0].config for group in groups.values()]
     names = sorted({name for config in configs for name in config} - {*SAME_IN_A_GROUP, "name"})
     varied = [n for n in names if len({repr(config.get(n)) for config in configs}) > 1]
@@ -227,22 +227,22 @@ def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 
 def _num_seeds(runs: Sequence[Run]) -> int:
-    """Return the number of seeds; a run whose seed is not known counts as one more."""
+    """Return the number of distinct seeds; each run with an unknown seed counts as one."""
     return len({repr(run.config["seed"]) if "seed" in run.config else id(run) for run in runs})
 
 
 def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curve:
-    """Return the mean of a group of runs, over the steps that all of them have.
+    """Return the mean of a group of runs, over the range of steps that all of them cover.
 
-    There is no band if several runs have one seed, as these are not independent samples.
+    Runs with the same seed are not independent samples, so that there is no band.
 
     Args:
-        label: name of the group.
-        runs: runs of the group, at least one.
-        tag: tag of the metric.
-        smooth: number of points of the moving average, which ends at each point.
+        label: Name of the group.
+        runs: Runs of the group, at least one.
+        tag: Tag of the metric.
+        smooth: Number of points of the moving average, over each point and previous ones.
     """
-    # Smoothed values of each run, where they are finite.
+    # Finite values of each run, smoothed.
     left_out, used = list[str](), list[tuple[Run, FloatArray, FloatArray]]()
     for run in runs:
         points = run.points.get(tag, {})
@@ -258,7 +258,7 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
     if len(used) == 1:
         return Curve(label, *used[0][1:], None, tuple(left_out))
 
-    # Steps that all runs have.
+    # Steps that all runs cover.
     first = max((steps[0] for _, steps, _ in used), default=math.inf)
     last = min((steps[-1] for _, steps, _ in used), default=-math.inf)
     if first > last:
@@ -268,12 +268,12 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
     steps = np.unique(np.concatenate([steps for _, steps, _ in used]))
     if (steps[0], steps[-1]) != (first, last):
         span = f"{first:.0f} to {last:.0f}"
-        left_out.append(f"{label}: steps outside {span}, which not all runs have")
+        left_out.append(f"{label}: steps outside {span}, which not all runs cover")
     steps = steps[(steps >= first) & (steps <= last)]
     if len(steps) > GRID:
         steps = steps[np.linspace(0, len(steps) - 1, GRID).astype(int)]
 
-    # Interpolate, and average.
+    # Interpolate and average.
     all_values = np.stack([np.interp(steps, s, v) for _, s, v in used])  # (runs, n)
     is_independent = _num_seeds([run for run, _, _ in used]) == len(used)
     spread = confidence(all_values) if is_independent else None
@@ -281,7 +281,7 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
 
 
 def changes_of(runs: Sequence[Run]) -> tuple[tuple[int, str], ...]:
-    """Return the steps at which lessons change in runs, with a text on all changes of each."""
+    """Return the steps at which runs change their curriculum stage, each with a label."""
     changes: dict[int, set[str]] = {}
     for run in runs:
         for tag, points in run.points.items():
@@ -295,14 +295,16 @@ def changes_of(runs: Sequence[Run]) -> tuple[tuple[int, str], ...]:
 
 
 def confidence(values: FloatArray) -> FloatArray:
-    """Return half the width of the 95% confidence interval of the mean: (runs, n) -> (n,)."""
+    """Return half the width of the 95% confidence interval of the mean: (runs, n) -> (n,).
+
+    Student's t: t_{0.975, k - 1} * std / sqrt(k), for k runs.
+    """
     k = len(values)
-    # t_(k-1) * s / sqrt(k)
     return np.asarray(t_quantile_975(k - 1) * values.std(axis=0, ddof=1) / math.sqrt(k))
 
 
 def smoothed(values: FloatArray, n: int) -> FloatArray:
-    """Return the mean of each value and of up to n - 1 values before it: (m,) -> (m,)."""
+    """Return the moving average over each value and up to n - 1 previous ones: (m,) -> (m,)."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(ends - n, 0)
@@ -312,7 +314,7 @@ def smoothed(values: FloatArray, n: int) -> FloatArray:
 def add_legend(
     figure: Any, handles: Sequence[Any], texts: Sequence[str], title: str | None
 ) -> None:
-    """Draw a legend below a figure, with its texts as they are, dollars too."""
+    """Draw a legend below a figure, without parsing its texts as formulas."""
     look = {"fontsize": 9, "frameon": False, "title": title}
     legend = figure.legend(handles, texts, loc="outside lower center", **look)
     for text in legend.get_texts():
@@ -322,16 +324,16 @@ def add_legend(
 def draw(
     curves: Mapping[str, Sequence[Curve]], path: Path, against: str = "frames", log: bool = False
 ) -> None:
-    """Draw a chart for each tag into one picture.
+    """Draw a chart for each tag into one file.
 
     Args:
-        curves: the lines by tag.
-        path: the file; its suffix is the format.
-        against: the name of the x-axis.
-        log: both axes are logarithmic.
+        curves: Curves by tag.
+        path: File to write; its suffix is the format.
+        against: Label of the x-axis.
+        log: Use logarithmic axes.
 
     Raises:
-        ConfigError: nothing can be drawn for a tag.
+        ConfigError: a tag has no finite values, or the file cannot be written.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
@@ -381,9 +383,9 @@ def draw(
     add_legend(figure, handles, texts, title)
 
     # Save the picture.
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150, format=path.suffix.removeprefix("."))
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150, format=path.suffix.removeprefix("."))
     try:
-        replace_file(path, drawn.getvalue(), path.with_name(f".writing-{path.name}"))
+        replace_file(path, picture.getvalue(), path.with_name(f".writing-{path.name}"))
     except OSError as error:
         raise ConfigError(f"--out: {path} cannot be written: {error.strerror}") from None

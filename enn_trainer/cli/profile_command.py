@@ -1,4 +1,4 @@
-"""The command `enn profile`: where the time of a run goes, measured while it trains."""
+"""The command `enn profile`: the time that each part of a run takes, measured in training."""
 
 import json
 import math
@@ -19,8 +19,8 @@ from enn_trainer.base.tables import show_table
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli.arguments import (
     OneLineParser,
+    normalize_json_option,
     positive,
-    with_out,
     writable,
     write_json,
 )
@@ -39,12 +39,12 @@ from entity_env.vec.vec_env import VecEnv
 SECONDS = 10.0
 WARM_UP_UPDATES = 2
 BUSY = 0.6
-"""Minimal share of the wait for workers in which they compute; below it they are mostly idle."""
+"""Share of the wait for workers that they must compute in; below it they are mostly idle."""
 MANY_ENTITIES = 8.0
-"""Entities of a frame from which fewer of them make the network much faster."""
+"""Number of entities per frame above which fewer entities make the network much faster."""
 FEW_ENTITIES = 256 * MANY_ENTITIES
-"""Entities of a forward pass below which the fixed cost dominates, also that of each frame: a frame
-counts as `MANY_ENTITIES` at least."""
+"""Number of entities of a forward pass below which fixed costs dominate; a frame counts as at least
+`MANY_ENTITIES`, because frames have a fixed cost too."""
 
 Kind: TypeAlias = Literal[
     "environment", "waiting", "frames", "acting", "learning", "optimizer", "rest"
@@ -69,13 +69,13 @@ _PARTS: dict[str, tuple[str, Kind]] = {
     "stats": ("statistics of the input", "rest"),
     "track": ("logging", "rest"),
 }
-"""Name and kind of each span; other spans have the kind of the span around them."""
+"""Name and kind of each span; other spans have the kind of their parent span."""
 
-MADE_ANEW = "worlds made anew"
-"""Name of the part in which environments are made for arguments that vary."""
+RECREATED = "environments recreated"
+"""Name of the part that creates environments for varied arguments."""
 
 _EPILOG = """\
-Settings are those of enn train. What is learned is discarded.
+Settings are the settings of enn train. The trained agent is discarded.
 
 examples:
   enn profile env.id=Xor rollout.processes=2 --updates 3
@@ -88,7 +88,7 @@ class Part:
 
     name: str
     kind: Kind
-    wall_ms: float  # time of the run in this part; 0 for work of other processes
+    wall_ms: float  # wall time in the run's process; 0 for work of other processes
     core_ms: float  # time summed over threads, or over other processes
 
 
@@ -96,12 +96,12 @@ class Part:
 class Resources:
     """Processes, cores and memory of a run."""
 
-    processes: int  # processes that step the environments; 1 for the run's own
-    cores: int  # cores that the run may use
+    processes: int  # processes that step the environments; 1 without workers
+    cores: int  # usable cores
     cores_used: float  # mean number of busy cores
     peak_mb: float  # memory of the run, 2**20 bytes
     workers_peak_mb: float  # memory of all workers
-    gpu_peak_mb: float | None  # memory of tensors on a GPU, None without one
+    gpu_peak_mb: float | None  # memory of tensors on the GPU, None without a GPU
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,13 @@ class Profile:
     """Time and memory of a run."""
 
     updates: int  # number of measured updates
-    frames: int  # frames of an update
+    frames: int  # frames per update
     update_ms: float  # duration of an update
     parts: list[Part]  # parts of an update; their wall times add up to `update_ms`
     in_workers: list[Part]  # work of all workers in an update
-    frames_of_step: int  # frames of a step of all environments
-    frames_of_minibatch: int  # frames of a forward pass while learning
-    entities: dict[str, float]  # mean number in a frame by type, most first
+    frames_of_step: int  # frames per step of all environments
+    frames_of_minibatch: int  # frames per forward pass of learning
+    entities: dict[str, float]  # mean number per frame by type, in descending order
     most_entities: int  # entities of the largest frame
     resources: Resources
     save_ms: float  # duration of a save
@@ -123,23 +123,23 @@ class Profile:
 
     @property
     def frames_per_s(self) -> float:
-        """Speed of the run between saves."""
+        """Frames per second between saves."""
         return 1e3 * self.frames / self.update_ms
 
     @property
     def entities_per_frame(self) -> float:
-        """Mean number of entities of a frame."""
+        """Mean number of entities per frame."""
         return sum(self.entities.values())
 
     def share(self, kind: Kind) -> float:
-        """Return the share of an update, from 0 to 1, that all parts of a kind take."""
+        """Return the share of an update, from 0 to 1, of all parts of a kind."""
         return sum(part.wall_ms for part in self.parts if part.kind == kind) / self.update_ms
 
 
 def parser() -> OneLineParser:
     """Return the parser of `enn profile`."""
-    about = "Train for some seconds, and print where the time goes."
-    parser = OneLineParser(prog="enn profile", description=about, epilog=_EPILOG)
+    description = "Train for some seconds and print the time of each part."
+    parser = OneLineParser(prog="enn profile", description=description, epilog=_EPILOG)
     parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help="settings")
     parser.option("--config", "FILE", "a configuration file", type=Path)
     length = f"measure N updates (default: {SECONDS:g} seconds)"
@@ -150,7 +150,7 @@ def parser() -> OneLineParser:
 
 
 def profile_command(arguments: Sequence[str]) -> int:
-    """Run `enn profile`: train for some seconds, and print where the time goes.
+    """Run `enn profile`: train for some seconds and print the time of each part.
 
     Returns:
         0, or 130 if it is interrupted.
@@ -159,7 +159,7 @@ def profile_command(arguments: Sequence[str]) -> int:
         ConfigError, CheckpointError, EntityEnvError, NotFiniteError: a mistake in the arguments,
             or the run fails.
     """
-    options = parse_typed(parser(), with_out(arguments), TrainConfig)
+    options = parse_typed(parser(), normalize_json_option(arguments), TrainConfig)
 
     typed = typed_settings(TrainConfig, options.overrides, options.config, is_new=True)
     path = None if options.out is None else writable(options.out, "--out")
@@ -193,13 +193,13 @@ def profile_command(arguments: Sequence[str]) -> int:
 def profile(
     manager: StateManager, create_envs: EnvFactory, seconds: float, updates: int | None = None
 ) -> Profile:
-    """Train for a while, and measure all but the first updates. Nothing is kept.
+    """Train and measure all updates after a warm-up. The agent is discarded.
 
     Args:
-        manager: state manager of a new run; its configuration and folder are changed.
-        create_envs: factory of environments; the times that they report are part of the profile.
-        seconds: duration of the training after the first updates.
-        updates: number of updates to measure instead.
+        manager: State manager of a new run; its configuration and folder are changed.
+        create_envs: Factory of environments; the times that they report are part of the profile.
+        seconds: Duration of the measurement.
+        updates: Number of updates to measure instead.
     """
     config, envs, done = manager.config, list[VecEnv](), 0
     metrics: list[Mapping[str, float]] = []
@@ -209,11 +209,11 @@ def profile(
         return envs[-1]
 
     def used() -> tuple[dict[str, Any], dict[int, ProcessTimes], float, float]:
-        of_processes = {times.pid: times for times in envs[0].process_times()}
-        return trainer.spans.as_dict(), of_processes, time.process_time(), time.perf_counter()
+        process_times = {times.pid: times for times in envs[0].process_times()}
+        return trainer.spans.as_dict(), process_times, time.process_time(), time.perf_counter()
 
     with TemporaryDirectory(prefix="profile-") as folder:
-        _leave_alone(manager, folder)
+        _disable_side_effects(manager, folder)
         with Trainer(manager, create_and_keep) as trainer:
             for _ in range(WARM_UP_UPDATES):
                 trainer.step()
@@ -227,13 +227,13 @@ def profile(
             save_ms = 1e3 * (time.perf_counter() - end_s)
             types = [*trainer.state.obs_space.entities]
 
-    # Times of the run and of its workers in between; a worker that was replaced began at 0.
+    # Differences of times of the run and of its workers; a restarted worker began at 0.
     wall_s, ms, every_s = end_s - start_s, 1e3 / done, config.checkpoint.every_seconds
     processes = []
     for pid, times in processes_after.items():
-        then = processes_before.get(pid, ProcessTimes(pid, 0.0, 0.0, 0))
-        world_s, cpu_s = times.world_s - then.world_s, times.cpu_s - then.cpu_s
-        waited_s, made_s = times.waited_s - then.waited_s, times.made_s - then.made_s
+        before = processes_before.get(pid, ProcessTimes(pid, 0.0, 0.0, 0))
+        world_s, cpu_s = times.world_s - before.world_s, times.cpu_s - before.cpu_s
+        waited_s, made_s = times.waited_s - before.waited_s, times.made_s - before.made_s
         processes.append(ProcessTimes(pid, world_s, cpu_s, times.peak_bytes, waited_s, made_s))
     workers = [times for times in processes if times.pid != os.getpid()]
     in_workers, worked_s = [], sum(times.cpu_s for times in workers)
@@ -243,7 +243,7 @@ def profile(
         rest_ms = max(0.0, ms * worked_s - world_ms - made_ms)
         in_workers = [
             Part("environment code", "environment", 0.0, world_ms),
-            *([Part(MADE_ANEW, "environment", 0.0, made_ms)] if made_ms else []),
+            *([Part(RECREATED, "environment", 0.0, made_ms)] if made_ms else []),
             Part("frames, actions and messages", "frames", 0.0, rest_ms),
         ]
 
@@ -268,9 +268,9 @@ def _resources(workers: Sequence[ProcessTimes], cores_used: float, cuda: bool) -
     """Return the processes, cores and memory of a run.
 
     Args:
-        workers: times and memory of its workers.
-        cores_used: mean number of busy cores.
-        cuda: True if it uses a GPU where there is one.
+        workers: Times and memory of its workers.
+        cores_used: Mean number of busy cores.
+        cuda: Whether the run uses an available GPU.
     """
     num_cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -287,14 +287,14 @@ def _resources(workers: Sequence[ProcessTimes], cores_used: float, cuda: bool) -
 
 
 def _means(metrics: Sequence[Mapping[str, float]], types: Sequence[str]) -> dict[str, float]:
-    """Return the mean number of entities of a frame by type, most first."""
+    """Return the mean number of entities per frame by type, in descending order."""
     tags = {name: f"entity_count/{name}.mean" for name in types}
     means = {name: sum(m[tag] for m in metrics) / len(metrics) for name, tag in tags.items()}
     return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 
-def _leave_alone(manager: StateManager, folder: str) -> None:
-    """Switch off whatever would publish or end a run, or interrupt its updates."""
+def _disable_side_effects(manager: StateManager, folder: str) -> None:
+    """Disable tracking, recordings, evaluations and stop conditions of a run."""
     config = manager.config
     config.data_dir, config.track, config.mlflow_tracking_uri = folder, False, None
     config.capture_samples, config.capture_logits = None, False
@@ -306,25 +306,25 @@ def _leave_alone(manager: StateManager, folder: str) -> None:
 def _parts(
     spans: Mapping[str, SpanTimes], processes: Sequence[ProcessTimes], wall_s: float, ms: float
 ) -> Iterator[Part]:
-    """Yield the parts of an update in the run's own process, in the order of its spans.
+    """Yield the parts of an update in the process of the run, in the order of its spans.
 
     Args:
-        spans: the times of spans, by path.
-        processes: the times of processes that have environments.
-        wall_s: seconds that were measured.
-        ms: milliseconds of an update for each second of these.
+        spans: Times of spans, by path.
+        processes: Times of the processes that step environments.
+        wall_s: Duration of the measurement in seconds.
+        ms: Milliseconds per update for each second of the measurement.
     """
     for path, span in spans.items():
         if path != "rollout/env":
-            known = path
-            while known and known not in _PARTS:
-                known = known.rpartition("/")[0]
-            name, kind = _PARTS.get(known, (path, "rest"))
-            yield Part(name if known == path else path, kind, ms * span.wall_s, ms * span.core_s)
+            prefix = path
+            while prefix and prefix not in _PARTS:
+                prefix = prefix.rpartition("/")[0]
+            name, kind = _PARTS.get(prefix, (path, "rest"))
+            yield Part(name if prefix == path else path, kind, ms * span.wall_s, ms * span.core_s)
             continue
-        # The step of the environments: their own code, or the wait for workers.
-        own = [times for times in processes if times.pid == os.getpid()]
-        world_s, made_s = (sum(getattr(t, name) for t in own) for name in ("world_s", "made_s"))
+        # The step of the environments: their code, or the wait for workers.
+        local = [times for times in processes if times.pid == os.getpid()]
+        world_s, made_s = (sum(getattr(t, name) for t in local) for name in ("world_s", "made_s"))
         parts: list[tuple[str, Kind, float]] = [("environments", "environment", span.wall_s)]
         if any(times.pid != os.getpid() for times in processes):
             waited_s = min(span.wall_s, sum(times.waited_s for times in processes))
@@ -332,15 +332,15 @@ def _parts(
             parts.append(("messages to and from workers", "frames", span.wall_s - waited_s))
         elif world_s:  # else the environments report no times
             parts = [("environment code", "environment", world_s)]
-            parts += [(MADE_ANEW, "environment", made_s)] if made_s else []
-            parts.append(("frames and actions of it", "frames", span.wall_s - world_s - made_s))
+            parts += [(RECREATED, "environment", made_s)] if made_s else []
+            parts.append(("frames and actions", "frames", span.wall_s - world_s - made_s))
         yield from (Part(name, kind, ms * s, ms * s) for name, kind, s in parts)
     rest_ms = ms * (wall_s - sum(span.wall_s for span in spans.values()))
-    yield Part("between these", "rest", rest_ms, rest_ms)
+    yield Part("other", "rest", rest_ms, rest_ms)
 
 
 def bottleneck_advice(measured: Profile) -> str:
-    """Return one line: the kind of work that takes most of the time, and what to change."""
+    """Return one line: the kind of work that takes most of the time, and a setting to change."""
     kind = max(dict.fromkeys(part.kind for part in measured.parts), key=measured.share)
     step, minibatch = measured.frames_of_step, measured.frames_of_minibatch
     processes, cores = measured.resources.processes, measured.resources.cores
@@ -351,21 +351,21 @@ def bottleneck_advice(measured: Profile) -> str:
     one_vec_env = "write all of them as one VecEnv"
     environment = f"environment code: {more_processes}make its act faster, or {one_vec_env}"
     core_ms = {part.name: part.core_ms for part in (*measured.parts, *measured.in_workers)}
-    if core_ms.get(MADE_ANEW, 0.0) > core_ms.get("environment code", 0.0):
-        environment = f"environment code, most of it {MADE_ANEW} for each episode: write "
-        environment += "set_parameters(**values), which changes the arguments of env.vary"
+    if core_ms.get(RECREATED, 0.0) > core_ms.get("environment code", 0.0):
+        environment = "environment code, mostly creating environments for each episode: implement "
+        environment += "set_parameters(**values), which sets the arguments of env.vary"
     smaller_net = "try a smaller net.d_model or net.n_layer"
     fewer = "show fewer entities"
 
-    # One entity type that most entities of large frames belong to.
-    entities, of_all = measured.entities, measured.entities_per_frame
+    # An entity type with most of the entities of large frames.
+    entities, total = measured.entities, measured.entities_per_frame
     most = next(iter(entities), None)
-    if most is not None and of_all >= MANY_ENTITIES and entities[most] >= of_all / 2:
-        fewer = f"show fewer entities of the type {most}, {entities[most]:.1f} of {of_all:.1f} in "
+    if most is not None and total >= MANY_ENTITIES and entities[most] >= total / 2:
+        fewer = f"show fewer entities of the type {most}, {entities[most]:.1f} of {total:.1f} in "
         fewer += "a frame (those near the actors, or none that never change)"
         smaller_net = f"{fewer}, or {smaller_net}"
 
-    # Workers that are waited for: mostly idle, in the environments' code, or making frames.
+    # Workers: mostly idle, in the code of the environments, or creating frames.
     waited_ms = sum(part.wall_ms for part in measured.parts if part.kind == "waiting")
     worked_ms = sum(part.core_ms for part in measured.in_workers)
     world_ms = sum(p.core_ms for p in measured.in_workers if p.kind == "environment")
@@ -375,23 +375,23 @@ def bottleneck_advice(measured: Profile) -> str:
     elif world_ms >= worked_ms / 2:
         workers = f"in {environment}"
     else:
-        workers = f"which make frames of observations: {more_processes}{fewer} and "
+        workers = f"which create frames of observations: {more_processes}{fewer} and "
         workers += f"fewer ids, or {one_vec_env}"
 
     advice: dict[Kind, str] = {
         "environment": environment,
         "waiting": f"waiting for workers, {workers}",
-        "frames": f"making and storing frames: {more_processes}{fewer}",
+        "frames": f"creating and storing frames: {more_processes}{fewer}",
         "acting": f"the network while acting: {smaller_net}",
         "learning": f"learning, which is the network's arithmetic: {smaller_net}, or fewer "
         "optim.update_epochs",
         "optimizer": f"the optimizer, which steps every {minibatch} frames: try a larger optim.bs",
-        "rest": f"fixed costs of an update, which has {measured.frames} frames: try larger "
+        "rest": f"fixed costs of updates of {measured.frames} frames: try larger "
         "rollouts (rollout.num_envs, rollout.steps)",
     }
-    counted = max(of_all, MANY_ENTITIES)
+    counted = max(total, MANY_ENTITIES)
     if step * counted < FEW_ENTITIES:
-        advice["frames"] = f"making and storing frames, {step} at a time: {more_envs}"
+        advice["frames"] = f"creating and storing frames, {step} at a time: {more_envs}"
         advice["acting"] = f"the network while acting, for {step} frames at a time: {more_envs}"
     if minibatch * counted < FEW_ENTITIES:
         advice["learning"] = f"learning from {minibatch} frames at a time: try a larger optim.bs"
@@ -399,9 +399,9 @@ def bottleneck_advice(measured: Profile) -> str:
 
 
 def show(measured: Profile, console: Console) -> None:
-    """Print a profile: a table of times, cores and memory, and the advice."""
+    """Print a profile: a table of times, then cores, memory and the advice."""
 
-    # Times, in the run and in its workers; those of all threads where they are not the run's.
+    # Times of the run and of its workers; the time of all threads if it exceeds the wall time.
     def core_ms(part: Part) -> str:
         return f"{part.core_ms:.2f}" if part.core_ms > 1.001 * part.wall_ms else ""
 
@@ -413,10 +413,10 @@ def show(measured: Profile, console: Console) -> None:
         rows.append(row)
     rows += [(f"in workers: {p.name}", "", "", "", core_ms(p)) for p in measured.in_workers]
     show_table(("part", "share", "ms/update", "us/frame", "core-ms/update"), rows, console)
-    of_all = measured.entities_per_frame
-    if of_all:
-        counts = [(name, f"{n:.1f}", f"{n / of_all:.1%}") for name, n in measured.entities.items()]
-        counts.append(("all types", f"{of_all:.1f}", ""))
+    total = measured.entities_per_frame
+    if total:
+        counts = [(name, f"{n:.1f}", f"{n / total:.1%}") for name, n in measured.entities.items()]
+        counts.append(("all types", f"{total:.1f}", ""))
         show_table(("entity type", "per frame", "share"), counts, console, heading=[""])
         largest = f"the largest frame has {measured.most_entities:,} entities"
         console.out(f"\n{largest}", highlight=False)
@@ -432,7 +432,7 @@ def show(measured: Profile, console: Console) -> None:
     if measured.saved_every_s:
         share = measured.save_ms / 1e3 / measured.saved_every_s
         every_s = f"{measured.saved_every_s:g} s"
-        saves += f", {share:.2%} of the time at one every {every_s}, most of it beside training"
+        saves += f", {share:.2%} of the time at one every {every_s}, mostly in the background"
     steps = "process steps" if used.processes == 1 else "processes step"
     for line in (
         f"{measured.frames_per_s:,.0f} frames/s over {measured.updates} updates of "

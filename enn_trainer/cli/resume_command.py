@@ -10,7 +10,7 @@ from enn_trainer.command import add_ways_to_run
 from enn_trainer.config import TrainConfig
 
 _EPILOG = """\
-The run continues from its newest valid save, with its settings and those that are given here; the
+The run continues from its newest valid save, with its settings and the overrides given here; the
 same as enn train --checkpoint-dir RUN --resume.
 
 examples:
@@ -19,19 +19,19 @@ examples:
 
 def parser() -> OneLineParser:
     """Return the parser of `enn resume`."""
-    about = "Continue a run in its folder."
-    resuming = OneLineParser(prog="enn resume", description=about, epilog=_EPILOG)
-    resuming.add_argument("run", metavar="RUN", help="the folder of a run")
+    description = "Continue a run in its folder."
+    parser = OneLineParser(prog="enn resume", description=description, epilog=_EPILOG)
+    parser.add_argument("run", metavar="RUN", help="the folder of a run")
     settings = "settings to change, such as total_timesteps=2000000"
-    resuming.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings, default=[])
-    add_ways_to_run(resuming)
-    return resuming
+    parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings, default=[])
+    add_ways_to_run(parser)
+    return parser
 
 
 def resume_command(arguments: Sequence[str]) -> int:
-    """Run `enn resume`: continue a run, with more settings if given."""
+    """Run `enn resume`: continue a run, with changed settings if given."""
     options = parse_typed(parser(), arguments, TrainConfig)
     flags = ("trust", "dry_run", "print_config", "verbose")
-    given = [f"--{name.replace('_', '-')}" for name in flags if vars(options)[name]]
-    resuming = ["--checkpoint-dir", options.run, "--resume", *given, *options.overrides]
-    return train_command(resuming, "enn resume", line_with_trust("enn resume", arguments))
+    flag_arguments = [f"--{name.replace('_', '-')}" for name in flags if vars(options)[name]]
+    words = ["--checkpoint-dir", options.run, "--resume", *flag_arguments, *options.overrides]
+    return train_command(words, "enn resume", line_with_trust("enn resume", arguments))

@@ -27,22 +27,22 @@ from enn_trainer.config.formats import parse
 from entity_env.serialization.plain_open import read_plain
 
 _EPILOG = """\
-The return is that of the last evaluation, or of training if there is none. The best save is the one
-with the highest return of those that are there. A run trains while a process holds its lock.
+The return is from the last evaluation, or from training without evaluations. The best save is the
+existing save with the highest return. A run is training while a process holds its lock.
 
 examples:
   enn runs
   enn runs runs --json"""
 RETURNS = ("eval/episodic_reward.mean", "episodic_reward.mean")
-"""Tags of the return; the first one that a run has is taken."""
+"""Tags of the return, in order of preference."""
 TAIL_BYTES = 1 << 18
-"""Size of the end of a file of metrics that is read for the last values."""
+"""Number of bytes to read from the end of a file of metrics."""
 
 
 def parser() -> OneLineParser:
     """Return the parser of `enn runs`."""
-    about = "List the runs in a folder."
-    listing = OneLineParser(prog="enn runs", description=about, epilog=_EPILOG)
+    description = "List the runs in a folder."
+    listing = OneLineParser(prog="enn runs", description=description, epilog=_EPILOG)
     help = "a folder of runs, or a run (default: runs)"
     listing.add_argument("folder", nargs="?", metavar="DIR", type=Path, help=help)
     listing.flag("--json", "print JSON")
@@ -53,12 +53,12 @@ def runs_command(arguments: Sequence[str]) -> None:
     """Run `enn runs`: list the runs in a folder.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: the folder does not exist.
     """
     options = parser().parse_args(arguments)
     folder: Path = options.folder or Path("runs")
     if options.folder is not None and not folder.is_dir():
-        raise ConfigError(f"DIR: expected a folder of runs, got {folder}, which is no folder")
+        raise ConfigError(f"DIR: expected a folder of runs, got {folder}, which is not a folder")
     runs = list_runs(folder)
     if options.json:
         print(json.dumps(runs, indent=1))
@@ -73,29 +73,29 @@ def runs_command(arguments: Sequence[str]) -> None:
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
-    """Return what is known of each run in a folder, by the names of the columns.
+    """Return a row for each run in a folder, by column.
 
-    Metrics that an earlier release wrote to a folder of their own are part of the run with the
-    saves, if there is one.
+    Earlier releases wrote metrics to a separate folder; these belong to the row of the run with
+    the saves, if it exists.
     """
     within = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
     paths = [folder] if any(step_of(path) is not None for path in within) else within
-    found, merged = {}, set()
+    by_path, merged = {}, set()
     for path in sorted(paths, key=lambda path: _natural(path.name)):
         run, logs = _read_run(path)
         merged |= {logs.resolve()} - {path.resolve()}
         if run["step"] is not None:
-            found[path.resolve()] = run
-    return [run for path, run in found.items() if path not in merged]
+            by_path[path.resolve()] = run
+    return [run for path, run in by_path.items() if path not in merged]
 
 
 def _natural(name: str) -> list[int | str]:
-    """Return a key for sorting by which Xor-2 is before Xor-10."""
+    """Return a key for natural sorting, with Xor-2 before Xor-10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", name)]
 
 
 def _read_run(path: Path) -> tuple[dict[str, Any], Path]:
-    """Return what is known of a run, and the folder of its metrics."""
+    """Return the row of a run and the folder of its metrics."""
     # Saves, and settings of the newest one.
     saves: dict[str, Mapping[str, Any]] = {}
     for save in sorted(save for save in path.iterdir() if step_of(save) is not None):
@@ -111,28 +111,28 @@ def _read_run(path: Path) -> tuple[dict[str, Any], Path]:
     with suppress(CheckpointError, ValueError, KeyError, TypeError):
         world = json.loads(read_plain_file(logs / RUN_FILE, MAX_TEXT_BYTES))["config"]["env.id"]
 
-    # The last values of metrics, and the best save by one of them.
+    # The last values of metrics, and the best save by return.
     rows = _last_rows(logs / METRICS_FILE)
-    values = {tag: x for known in saves.values() for tag, x in measured(known).items()}
+    values = {tag: x for record in saves.values() for tag, x in measured(record).items()}
     values |= {tag: x for row in rows for tag, x in row.items() if isinstance(x, int | float)}
     tag = next((tag for tag in RETURNS if tag in values), RETURNS[0])
     best = next(iter(best_of(saves, f"{tag} max", 1)), None)
-    about = {
+    summary = {
         "run": path.name or str(path),
         "world": world,
         "training": is_locked(path),
-        "step": max((known["step"] for known in [*saves.values(), *rows]), default=None),
+        "step": max((record["step"] for record in [*saves.values(), *rows]), default=None),
         "return": values.get(tag),
         "newest": newest or None,
         "best": best,
         "best return": None if best is None else measured(saves[best])[tag],
         "bytes": size_of_all(path),
     }
-    return about, logs
+    return summary, logs
 
 
 def _last_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows at the end of a file of metrics."""
+    """Read the rows at the end of a file of metrics."""
     rows = []
     with suppress(OSError), read_plain(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))

@@ -19,12 +19,12 @@ from enn_trainer.cli.arguments import OneLineParser, failed, not_negative, writa
 from enn_trainer.cli.eval_command import (
     add_positions_option,
     add_world_options,
-    as_typed,
     config_of,
+    with_option_names,
 )
 from enn_trainer.cli.load_world import envs_by_id, make_any_world
 from enn_trainer.cli.trust import check_trusted, line_with_trust
-from enn_trainer.evaluation.load_agent import network_in_world
+from enn_trainer.evaluation.load_agent import adapt_network
 from enn_trainer.evaluation.opponents import RandomAgent, create_opponent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector
@@ -33,7 +33,7 @@ from enn_trainer.experience.recording import Recorder
 from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
-from enn_trainer.viewer.live import DEFAULT_FPS, HOST, MOST_FPS, LiveGame
+from enn_trainer.viewer.live import DEFAULT_FPS, HOST, MAX_FPS, LiveGame
 from enn_trainer.viewer.played import plain_view
 from enn_trainer.viewer.replay import Replay
 from entity_env.errors import EntityEnvError, InvalidView
@@ -44,8 +44,8 @@ from entity_env.vec.vec_env import VecEnv
 
 DEFAULT_PORT = 8765
 _EPILOG = f"""\
-The page is that of `enn watch`, live: the agent plays, and you may take the place of an actor or a
-side. Then the game waits for your choices, or goes on with --fps. It is open to this machine alone.
+A live version of the page of `enn watch`: the agent plays, and you can take over an actor or a
+side. Then the game waits for your choices, or goes on with --fps. Only this machine can open it.
 
 examples:
   enn serve runs/duel --opponent bots.py:Greedy
@@ -54,36 +54,36 @@ examples:
 
 
 def serve_command(arguments: Sequence[str]) -> int:
-    """Run `enn serve`: let an agent play on a page, where a person can take its place.
+    """Run `enn serve`: let an agent play on a page where a person can take over.
 
     Returns:
         0 after Ctrl-C, 1 if the environment fails, 2 for a mistake in the arguments.
 
     Raises:
-        EntityEnvError: the environment or the recording does not keep its contract.
+        EntityEnvError: the environment or the recording breaks its contract.
     """
     options = parser().parse_intermixed_args(arguments)
     options.env_kwargs = [*options.kwargs, *options.env_kwargs]
     options.suite, options.baseline, options.processes, options.episodes = [], [], 1, 1
-    options.num_envs, options.max_steps = 1, 1  # of evaluations, which this is none
+    options.num_envs, options.max_steps = 1, 1  # required by `config_of`, not used
     options.line = line_with_trust("enn serve", arguments)
     try:
         with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
             _serve(options)
     except (ConfigError, CheckpointError, InvalidView) as error:
-        return failed(ConfigError(as_typed(error).replace("positions:", "--positions:")))
+        return failed(ConfigError(with_option_names(error).replace("positions:", "--positions:")))
     except StoppedAtOnce:
         print("\nthe server has ended", file=sys.stderr)
         if options.record is not None:
-            print(f"recorded in {options.record}; enn clone {options.record} learns your choices")
+            print(f"recorded in {options.record}; enn clone {options.record} imitates your choices")
     return 0
 
 
 def _serve(options: argparse.Namespace) -> None:
-    """Play episodes until a signal comes."""
-    from enn_trainer.viewer.serve import LiveServer  # of an extra
+    """Play episodes until a signal arrives."""
+    from enn_trainer.viewer.serve import LiveServer  # needs an extra
 
-    # The agent, its opponent and the world.
+    # The agent, its opponent and the environment.
     _check(options)
     path = Path(options.checkpoint)
     saved = read_saved_run(path)
@@ -93,7 +93,7 @@ def _serve(options: argparse.Namespace) -> None:
     with ExitStack() as stack:
         world = make_any_world(config.env.id, kwargs, "env.kwargs", "--env", trust=trust)
         with closing(world):
-            own = None if isinstance(world, VecEnv) else match_of(world).view()
+            view = None if isinstance(world, VecEnv) else match_of(world).view()
             sides = world.sides if isinstance(world, VecEnv) else match_of(world).num_sides
         envs = stack.enter_context(closing(envs_by_id(config.env, sides, 1, 0, trust)))
         with suppress(EntityEnvError):  # raised where entities have no ids
@@ -102,7 +102,7 @@ def _serve(options: argparse.Namespace) -> None:
         seed = derive_seed(config.seed if options.seed is None else options.seed, "eval")
 
         agent = AgentPlayer(
-            network_in_world(saved, spaces),
+            adapt_network(saved, spaces),
             None if options.deterministic else seed,
         )
         seats: list[SeatPlayer] = [agent] * sides
@@ -110,7 +110,7 @@ def _serve(options: argparse.Namespace) -> None:
         if options.opponent is not None:
             if sides < 2:
                 raise ConfigError(
-                    "--opponent: expected a match of several sides, got a world of one"
+                    "--opponent: expected a match of several sides, got a single-agent environment"
                 )
             other = _opponent(options, envs, seed)
             seats = [other if side % 2 else agent for side in range(sides)]
@@ -122,14 +122,14 @@ def _serve(options: argparse.Namespace) -> None:
             nonlocal saved
             if options.follow:
                 saved = _newest(path, saved)
-                agent.agent = network_in_world(saved, spaces)
+                agent.agent = adapt_network(saved, spaces)
             return f"step {saved.step:,} of the run"
 
-        about = {"save": str(saved.path), "environment": f"{config.env.id} {config.env.kwargs}"}
+        info = {"save": str(saved.path), "environment": f"{config.env.id} {config.env.kwargs}"}
         replay = Replay(
-            config.env.id, about, spaces.obs_space, spaces.action_space, sides, config.ppo.gamma
+            config.env.id, info, spaces.obs_space, spaces.action_space, sides, config.ppo.gamma
         )
-        replay.view = plain_view(own, spaces.obs_space, options.positions, config.net)
+        replay.view = plain_view(view, spaces.obs_space, options.positions, config.net)
         try:
             server = stack.enter_context(closing(LiveServer(options.port)))
         except OSError as error:
@@ -146,7 +146,9 @@ def _serve(options: argparse.Namespace) -> None:
         collector.seed(seed)
         with torch.no_grad():
             collector.reset(spaces.obs_space)
-            print(f"{server.address}\nopen it in a browser of this machine; Ctrl-C ends the server")
+            print(
+                f"{server.address}\nopen it in a browser on this machine; Ctrl-C stops the server"
+            )
             sys.stdout.flush()
             if options.open:
                 webbrowser.open(server.address)
@@ -155,37 +157,35 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _opponent(options: argparse.Namespace, envs: VecEnv, seed: int) -> SeatPlayer:
-    """Return the player that `--opponent` names."""
+    """Create the player of `--opponent`."""
     spaces = Spaces.of(envs)
-    found = create_opponent(
+    opponent = create_opponent(
         options.opponent,
         spaces.obs_space,
         spaces.action_space,
         torch.device("cpu"),
         "--opponent",
     )
-    if isinstance(found, type):
-        return BotPlayer(found, seed, spaces.obs_space, spaces, envs.sides)
-    is_greedy = options.deterministic and not isinstance(found, RandomAgent)
-    return AgentPlayer(found, None if is_greedy else seed)
+    if isinstance(opponent, type):
+        return BotPlayer(opponent, seed, spaces.obs_space, spaces, envs.sides)
+    is_greedy = options.deterministic and not isinstance(opponent, RandomAgent)
+    return AgentPlayer(opponent, None if is_greedy else seed)
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise for options that cannot be served.
+    """Check the options of the server and of the recording.
 
     Raises:
-        ConfigError: names the option.
+        ConfigError: an option is invalid; the message names it.
     """
     if options.host not in (HOST, "localhost"):
         tunnel = f"ssh -L {options.port}:{HOST}:{options.port} THIS-MACHINE"
         raise ConfigError(
-            f"--host: expected {HOST}, as everybody who reaches the page can play, got "
+            f"--host: expected {HOST}, because anyone with access to the page can play, got "
             f"{options.host}; to play from another machine, type there: {tunnel}"
         )
-    if options.fps is not None and not 0 < options.fps <= MOST_FPS:
-        raise ConfigError(
-            f"--fps: expected more than 0 and at most {MOST_FPS:g}, got {options.fps}"
-        )
+    if options.fps is not None and not 0 < options.fps <= MAX_FPS:
+        raise ConfigError(f"--fps: expected more than 0 and at most {MAX_FPS:g}, got {options.fps}")
     if not 0 <= options.port < 2**16:
         raise ConfigError(f"--port: expected 0 to 65535, got {options.port}")
     if options.record is not None:
@@ -193,18 +193,18 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _newest(path: Path, saved: SavedRun) -> SavedRun:
-    """Return the newest save of a run, or the one before if it cannot be read just now."""
+    """Return the newest save of a run, or the previous one if it cannot be read."""
     with suppress(CheckpointError):
-        found = read_saved_run(path)
-        if (found.obs_space, found.action_space) == (saved.obs_space, saved.action_space):
-            return found
+        newest = read_saved_run(path)
+        if (newest.obs_space, newest.action_space) == (saved.obs_space, saved.action_space):
+            return newest
     return saved
 
 
 def parser() -> OneLineParser:
     """Return the parser of `enn serve`."""
-    about = "Let an agent play on a page of this machine, where you can take its place."
-    parser = OneLineParser(prog="enn serve", description=about, epilog=_EPILOG)
+    description = "Let an agent play on a page on this machine, where you can take over."
+    parser = OneLineParser(prog="enn serve", description=description, epilog=_EPILOG)
     # The agent, its opponent and the environment.
     parser.add_argument("checkpoint", metavar="RUN", help="a checkpoint, or a run's folder")
     parser.option("--opponent", "PATH", 'a checkpoint, a bot (file.py:Name), or "random"')
@@ -212,12 +212,12 @@ def parser() -> OneLineParser:
     add_world_options(parser)
 
     # The pace, the page and the recording.
-    rate = "steps in a second, also while you choose (default: wait for you)"
+    rate = "steps per second, also while you choose (default: wait for you)"
     parser.option("--fps", "N", rate, type=float)
-    parser.option("--record", "FILE", "record to FILE, which may exist already", type=Path)
+    parser.option("--record", "FILE", "record to FILE; append if it exists", type=Path)
     add_positions_option(parser)
     port = f"port (default: {DEFAULT_PORT}); 0 for a free one"
     parser.option("--port", "N", port, type=not_negative, default=DEFAULT_PORT)
-    parser.option("--host", "ADDRESS", f"address to listen on: {HOST}, no other", default=HOST)
+    parser.option("--host", "ADDRESS", f"address to listen on; only {HOST}", default=HOST)
     parser.flag("--open", "open the page in the browser")
     return parser

@@ -1,4 +1,4 @@
-"""Contents of a checkpoint as text, and the differences of two."""
+"""Contents of a checkpoint as text, and differences between two checkpoints."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from enn_trainer.cli.trust import measure_command, resume_command, shell_command
 from enn_trainer.config import ron
 from enn_trainer.config.load import leaves
 from enn_trainer.config.ron import in_one_line
-from enn_trainer.experience.handed_in import HANDED_IN
+from enn_trainer.experience.env_names import PASSED_FROM_PYTHON
 from enn_trainer.selfplay.league import SNAPSHOT, Member
 from enn_trainer.selfplay.matchmaking import NAMED
 from enn_trainer.stop_conditions import Now
@@ -35,9 +35,9 @@ from rogue_net.space_diff import diff_spaces
 
 _SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
 _SAVE_FIELDS = ("step", "why", "created", "files", "metrics", "sha256", "packages")
-"""Fields of a manifest that are about the checkpoint, or are shown apart."""
+"""Fields of a manifest that describe the checkpoint, or have their own output."""
 _COMPARED_PARTS = {"configuration": "field", "made by": "what", "state": "what", "lessons": "what"}
-"""Parts of a save that are compared value by value, with the title of the column of names."""
+"""Parts of a save that are compared by value, and the title of their column of names."""
 _MEMBER_COLUMNS = ("opponent", "from", "step", "Elo", "games", "size")
 
 
@@ -49,15 +49,15 @@ def show_save(
     non_default: bool = False,
     run: Path | None = None,
 ) -> None:
-    """Print the contents of a checkpoint, or facts of an opponent in one.
+    """Print the contents of a checkpoint, or of an opponent in it.
 
     Args:
-        path: path of the checkpoint, in a form of `lookup.resolve`; or SAVE@opponent:NAME.
-        console: console to print to.
-        config: True to print the configuration too.
-        tensors: True to print every tensor too.
-        non_default: True to print the settings that are not default too.
-        run: the folder of the run, to print commands for it; None for commands for the save.
+        path: Path of the checkpoint, in a form of `lookup.resolve`; or SAVE@opponent:NAME.
+        console: Console to print to.
+        config: Also print the configuration.
+        tensors: Also print every tensor.
+        non_default: Also print the settings that differ from their defaults.
+        run: Folder of the run, to print commands for the run; None for commands for the save.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or has no such opponent.
@@ -86,13 +86,13 @@ def show_save(
 
 
 def _advice(contents: Contents, run: Path | None) -> list[str]:
-    """Return lines about the commands to type next, for the run if its folder is given."""
+    """Return the commands to type next, for the run if its folder is given."""
     settings, state = contents.settings, contents.state
     if settings is None:
         advice = ["only the program that wrote its settings can evaluate it and train from it"]
-    elif settings.env.id == HANDED_IN:
-        advice = ["its environment was handed in by a program, which can train from it; to measure"]
-        advice[0] += " it, give enn eval the environment by --env"
+    elif settings.env.id == PASSED_FROM_PYTHON:
+        advice = ["its environment was passed from Python: only that program can train from it"]
+        advice.append("to measure it, name an environment with the same spaces: enn eval --env ENV")
     else:
         metrics = contents.manifest.get("metrics", {})
         metrics = contents.rounds.over_rounds(metrics, contents.rounds.latest)
@@ -108,9 +108,9 @@ def _advice(contents: Contents, run: Path | None) -> list[str]:
 
 
 def _row_of_member(member: Member) -> list[str]:
-    """Return cells of a table with the columns `_MEMBER_COLUMNS`."""
+    """Return the cells of an opponent, for the columns `_MEMBER_COLUMNS`."""
     return [
-        member.name if member.is_in_pool else f"{member.name} (left)",
+        member.name if member.is_in_pool else f"{member.name} (removed)",
         "the run" if member.origin == SNAPSHOT else member.origin,
         "" if member.step == NAMED else str(member.step),
         f"{member.elo:.0f}",
@@ -120,15 +120,15 @@ def _row_of_member(member: Member) -> list[str]:
 
 
 def _show_member(path: Path, name: str, console: Console) -> None:
-    """Print facts of a member of the league of a save."""
+    """Print a pool member of a save."""
     saved, member = find_member(path, name)
     facts = [*zip(_MEMBER_COLUMNS, [name, *_row_of_member(member)[1:]], strict=True)]
-    facts.insert(-1, ("plays", "in the pool" if member.is_in_pool else "to the end of its games"))
+    facts.insert(-1, ("plays", "in the pool" if member.is_in_pool else "until its games end"))
     advice = []
     if member.config:
         run = run_of_member(member, saved.path)
         facts += rows_of_spaces(run.obs_space, run.action_space)
-        if run.config.env.id != HANDED_IN:
+        if run.config.env.id != PASSED_FROM_PYTHON:
             command = measure_command(Path(f"{path}@opponent:{name}"), run.config)
             advice = ["", f"to measure it:     {command}"]
     filled = [(fact, text) for fact, text in facts if text]
@@ -145,9 +145,9 @@ def _rows_of_tensors(contents: Contents) -> list[tuple[str, ...]]:
 
 
 def _rows_of_lessons(contents: Contents) -> list[tuple[str, ...]]:
-    """Return rows of a table: curriculum, lesson, step at which it last began, and the reason.
+    """Return rows of a table: curriculum, stage, step of its last start, and the reason.
 
-    Below the present lesson are the bounds at which it ends, and what was measured so far.
+    Below the current stage are the conditions that end it, and the current measurements.
     """
     rows: list[tuple[str, ...]] = [
         ("set_parameters", name, "", text) for name, text in contents.lessons.parameters.items()
@@ -160,17 +160,17 @@ def _rows_of_lessons(contents: Contents) -> list[tuple[str, ...]]:
         )
         for lesson in dict.fromkeys([*lessons, *progress.begun]):
             began, why = progress.begun.get(lesson, ("", "not yet"))
-            is_present = lesson == progress.lesson
-            rows.append((name, f"{lesson} (present)" if is_present else lesson, str(began), why))
-            if is_present:
+            is_current = lesson == progress.lesson
+            rows.append((name, f"{lesson} (current)" if is_current else lesson, str(began), why))
+            if is_current:
                 rows.append((name, "", "", f"{progress.episodes} episodes ended"))
-                known = progress.lines(lessons[lesson], step) if lesson in lessons else []
-                rows += [(name, "", "", line) for line in known]
+                details = progress.lines(lessons[lesson], step) if lesson in lessons else []
+                rows += [(name, "", "", line) for line in details]
     return rows
 
 
 def lines_of_notices(folder: Path) -> list[str]:
-    """Return lines with the notices in the folder with the metrics of a run; [] without any."""
+    """Return the warnings of learning diagnostics in a folder of metrics as lines; [] if none."""
     lines = [
         f"step {row['step']}: {row['text']}; see {row['page']}"
         for row in read_notices(folder / METRICS_FILE)
@@ -179,26 +179,26 @@ def lines_of_notices(folder: Path) -> list[str]:
 
 
 def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
-    """Yield rows of names and values: manifest, state, tensors and spaces."""
+    """Yield (name, value) rows of the manifest, the state, the tensors and the spaces."""
     manifest, state = contents.manifest, contents.state
     yield "step", str(state["step"])
 
-    # The manifest, which enn_trainer 0.1.16 did not write.
+    # The manifest; enn_trainer 0.1.16 wrote none.
     if "created" in manifest:
         packages = {**manifest.get("packages", {}), "python": manifest.get("python")}
-        known = ", ".join(f"{name} {v}" for name, v in packages.items() if v)
+        versions = ", ".join(f"{name} {v}" for name, v in packages.items() if v)
         yield "saved", f"{manifest['created']}, reason: {manifest['why']}"
         yield "size", f"{in_bytes(size_of_save(manifest))} in {len(manifest['files'])} files"
-        yield "packages", known or "unknown"
+        yield "packages", versions or "unknown"
         for name, value in manifest.items():
             if name not in (*_SAVE_FIELDS, "format", "python") and value is not None:
                 yield name, _value(value)
         # Metrics of episodes and losses; the others are in the manifest.
         metrics = manifest.get("metrics", {})
-        shown = [tag for tag in sorted(metrics) if _SHOWN_METRICS.search(tag)]
-        yield from ((f"metric {tag}", f"{metrics[tag]:.6g}") for tag in shown)
-        if len(metrics) > len(shown):
-            yield "metrics", f"{len(metrics) - len(shown)} more in {MANIFEST}"
+        tags = [tag for tag in sorted(metrics) if _SHOWN_METRICS.search(tag)]
+        yield from ((f"metric {tag}", f"{metrics[tag]:.6g}") for tag in tags)
+        if len(metrics) > len(tags):
+            yield "metrics", f"{len(metrics) - len(tags)} more in {MANIFEST}"
     else:
         yield "saved", "by enn_trainer 0.1.16"
     path = contents.path.resolve()
@@ -222,15 +222,15 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else in_one_line(value)
 
 
-def diff_saves(one: Path, other: Path, console: Console) -> bool:
-    """Print the differences of two checkpoints: settings, environments, versions, state, tensors.
+def diff_saves(first: Path, second: Path, console: Console) -> bool:
+    """Print the differences of two checkpoints: settings, spaces, versions, state, tensors.
 
-    Time and reason of the saves are not compared.
+    The times and reasons of the saves are not compared.
 
     Args:
-        one: path of the first checkpoint, in a form of `lookup.resolve`.
-        other: path of the second one.
-        console: console to print to.
+        first: Path of the first checkpoint, in a form of `lookup.resolve`.
+        second: Path of the second checkpoint.
+        console: Console to print to.
 
     Returns:
         True if there are no differences.
@@ -238,24 +238,26 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
     Raises:
         CheckpointError: a checkpoint is missing or damaged.
     """
-    a, b = read_contents(one), read_contents(other)
+    a, b = read_contents(first), read_contents(second)
     in_a, in_b = _as_plain(a), _as_plain(b)
     worlds = diff_spaces(a.spaces, b.spaces).changed
-    members = _name_differences(in_a["members"], in_b["members"], "left", "came", "other weights")
+    members = _name_differences(
+        in_a["members"], in_b["members"], "removed", "added", "other weights"
+    )
     files = _name_differences(in_a["files"], in_b["files"], "only in A", "only in B", "other bytes")
     tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [
         (title, (name, "A", "B"), _dict_differences(in_a[title], in_b[title]))
         for title, name in _COMPARED_PARTS.items()
     ]
     tables += [
-        ("world", ("B is different",), [(difference,) for difference in worlds]),
+        ("environment", ("difference of B",), [(difference,) for difference in worlds]),
         ("tensors", ("file", "tensor", "difference"), _tensor_differences(a, b)),
         ("opponents", ("opponent", "difference"), members),
         ("other files", ("file", "difference"), sorted(files)),
     ]
     is_same = not any(rows for _, _, rows in tables)
     count = sum(map(len, a.tensors.values()))
-    same = f"the same settings, world, state and {count} tensors"
+    same = f"the same settings, environment, state and {count} tensors"
     show_lines([same] if is_same else [f"A: {a.path}", f"B: {b.path}"], console)
     for title, columns, rows in tables:
         show_table(columns, rows, console, num_left=len(columns), heading=["", title])
@@ -263,10 +265,10 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
 
 
 def _as_plain(contents: Contents) -> dict[str, dict[str, Any]]:
-    """Return what is compared of a checkpoint, but for its spaces and tensors.
+    """Return the values of a checkpoint to compare, except for its spaces and tensors.
 
-    Left out is what differs between any two saves: time and reason, sums of notices and measures
-    of lessons.
+    Excludes values that differ between any two saves: time and reason, sums of learning
+    diagnostics, and measurements of curriculum stages.
     """
     manifest, memory = contents.manifest, dict(contents.state.get("memory", {}))
     if isinstance(notices := memory.get(NOTICES), dict):
@@ -290,18 +292,18 @@ def _as_plain(contents: Contents) -> dict[str, dict[str, Any]]:
 
 
 def _dict_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the differences of nested dicts, by dotted paths."""
-    one, other = (
+    """Return the differences of nested dicts: dotted path, old and new value."""
+    old, new = (
         {".".join(path): in_one_line(value) for path, value in leaves(dict(values))}
         for values in (a, b)
     )
-    return [(path, one.get(path, "-"), other.get(path, "-")) for path in _changed_names(one, other)]
+    return [(path, old.get(path, "-"), new.get(path, "-")) for path in _changed_names(old, new)]
 
 
 def _name_differences(
     a: Mapping[str, Any], b: Mapping[str, Any], only_in_a: str, only_in_b: str, changed: str
 ) -> list[tuple[str, str]]:
-    """Return the differences of dicts by name, each in one of three words."""
+    """Return the differences of dicts: name, and one of three descriptions."""
     return [
         (name, only_in_a if name not in b else only_in_b if name not in a else changed)
         for name in _changed_names(a, b)
@@ -309,32 +311,32 @@ def _name_differences(
 
 
 def _changed_names(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
-    """Return the names that only one of two dicts has, and those with different values."""
+    """Return the names that are in only one of two dicts, or have different values."""
     return [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
 
 
 def _tensor_differences(a: Contents, b: Contents) -> list[tuple[str, str, str]]:
     rows = []
     for file in dict.fromkeys([*a.tensors, *b.tensors]):
-        one, other = a.tensors.get(file, {}), b.tensors.get(file, {})
-        names = sorted({*one, *other})
-        found = [(file, n, text) for n in names if (text := _difference(one.get(n), other.get(n)))]
-        rows += found
-        if found and len(found) < len(names):
-            rows.append((file, f"{len(names) - len(found)} others", "identical"))
+        old, new = a.tensors.get(file, {}), b.tensors.get(file, {})
+        names = sorted({*old, *new})
+        changed = [(file, n, text) for n in names if (text := _difference(old.get(n), new.get(n)))]
+        rows += changed
+        if changed and len(changed) < len(names):
+            rows.append((file, f"{len(names) - len(changed)} others", "identical"))
     return rows
 
 
-def _difference(one: Tensor | None, other: Tensor | None) -> str:
-    """Return the difference of two tensors as text, "" if they are equal."""
-    if one is None or other is None:
-        return f"only in {'B' if one is None else 'A'}"
-    if one.shape != other.shape or one.dtype != other.dtype:
-        before, after = (f"{_dtype(tensor)} {tuple(tensor.shape)}" for tensor in (one, other))
+def _difference(old: Tensor | None, new: Tensor | None) -> str:
+    """Describe the difference of two tensors; "" if they are equal."""
+    if old is None or new is None:
+        return f"only in {'B' if old is None else 'A'}"
+    if old.shape != new.shape or old.dtype != new.dtype:
+        before, after = (f"{_dtype(tensor)} {tuple(tensor.shape)}" for tensor in (old, new))
         return f"{before} became {after}"
-    if torch.equal(one, other):
+    if torch.equal(old, new):
         return ""
-    a, b = one.double(), other.double()
+    a, b = old.double(), new.double()
     far = (a - b).norm().item() / max(a.norm().item(), b.norm().item())
     return f"{far:.3g} of its norm apart"
 

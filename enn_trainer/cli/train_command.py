@@ -18,7 +18,7 @@ from enn_trainer.runtime.trust import Trust
 
 RANDOM_EPISODES = 32
 RANDOM_SECONDS = 0.5
-"""Limits of random play at the beginning of a run."""
+"""Limits of random play at the start of a run."""
 
 
 def parser() -> OneLineParser:
@@ -29,12 +29,12 @@ def parser() -> OneLineParser:
 def train_command(
     arguments: Sequence[str], program: str = "enn train", trusting: str | None = None
 ) -> int:
-    """Run `enn train`: train in the environment that `env.id` or the first word names.
+    """Run `enn train`: train in the environment of `env.id` or of the first argument.
 
     Args:
-        arguments: arguments without the name of the program.
-        program: name of the program, for the usage.
-        trusting: the command line with `--trust` as it can be typed, if another command was typed.
+        arguments: Arguments without the name of the program.
+        program: Name of the program, for the usage.
+        trusting: Command line with `--trust` for messages, if another command was typed.
     """
     line = trusting or line_with_trust(program, arguments)
     check = functools.partial(check_run, line=line)
@@ -54,7 +54,7 @@ def _train(manager: StateManager) -> None:
 
 
 def _random_return(env: EnvConfig, trust: Trust) -> Measured | None:
-    """Return the return of random play; None if it is not measured soon, or the world fails."""
+    """Measure the return of random play; None if it takes too long or the environment fails."""
     try:
         kwargs = json.loads(env.kwargs)
         create_world = load_world(env.id, kwargs, "env.kwargs", "env.id", trust=trust)

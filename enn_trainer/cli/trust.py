@@ -1,4 +1,4 @@
-"""Trust in code that a save names, and the command lines to type next, which name such code."""
+"""Trust in code that a save names, and command lines that name such code."""
 
 import argparse
 import json
@@ -35,7 +35,7 @@ from enn_trainer.runtime.trust import (
     refusal,
     texts_of_code,
 )
-from enn_trainer.selfplay.league import POOL_OF_RUN, League, Member
+from enn_trainer.selfplay.league import POOL_SUFFIX, League, Member
 from enn_trainer.stop_conditions import Now, read_bound
 
 TRUST = "--trust"
@@ -53,13 +53,13 @@ def check_trusted(
     players: Sequence[str] = (),
     is_trained: bool = False,
 ) -> Trust:
-    """Raise if a save names code that the command line does not, and that the command would run.
+    """Check that the command runs no code that only the save names.
 
     Args:
-        saved: the save.
-        config: configuration of the run with the environment of the command line.
-        options: options of the command.
-        players: further paths and names of players that are typed.
+        saved: The save.
+        config: Configuration of the run with the environment of the command line.
+        options: Options of the command.
+        players: Further typed paths and names of players.
         is_trained: True if the command trains with the settings of the save.
 
     Returns:
@@ -67,9 +67,9 @@ def check_trusted(
 
     Raises:
         CheckpointError: a save of a pool cannot be read.
-        ConfigError: there is such code.
+        ConfigError: the command would run code that is not trusted.
     """
-    # Names and arguments of the environment; another environment has none of the saved ones.
+    # Name and arguments of the environment; another environment does not get the saved arguments.
     source, trained, kwargs = str(saved.path), saved.config.env, dict[str, Any]()
     opponent = getattr(options, "opponent", None)
     typed = parse_kwargs(options.env_kwargs, "--env-kwargs")
@@ -82,16 +82,16 @@ def check_trusted(
         remedy = trust.advice
         names = [name for name, value in kwargs.items() if any(texts_of_code({name: value}))]
         if options.env is None:
-            remedy += "; if it was trained in an environment of yours, name that with --env"
+            remedy += "; if it was trained in your own environment, name it with --env"
         elif names and all(
             map(str.isidentifier, names)
         ):  # `--env-kwargs` gives no argument another name
             remedy = f"give --env-kwargs {','.join(f'{name}=...' for name in names)}; or, {remedy}"
         raise refusal(code, remedy)
 
-    # Opponents in its state, and what hosts of a cluster get.
-    if opponent == POOL:  # as it was read with the save, which a run that goes on may delete
-        trust.check(code_of_members(saved.pool or (), f"{saved.path}{POOL_OF_RUN}"))
+    # Opponents in the state, and code that is sent to hosts of a cluster.
+    if opponent == POOL:  # read with the save, because a running run may delete the save
+        trust.check(code_of_members(saved.pool or (), f"{saved.path}{POOL_SUFFIX}"))
     _check_players(players, trust)
     if is_trained or getattr(options, "ray", None) is not None:
         codes = code_of_ray(config, source)
@@ -102,12 +102,12 @@ def check_trusted(
 def _typed_trust(
     options: argparse.Namespace, players: Iterable[str | None], kwargs: Mapping[str, Any]
 ) -> Trust:
-    """Return the trust of a command in code that the saves which it reads name.
+    """Return the trust of a command in code that its saves name: the code that the user typed.
 
     Args:
-        options: of the command; `line` is the command line with `--trust`.
-        players: paths and names of players that are typed.
-        kwargs: arguments of the environment that are typed.
+        options: Options of the command; `line` is the command line with `--trust`.
+        players: Typed paths and names of players.
+        kwargs: Typed arguments of the environment.
     """
     if options.trust:
         return TYPED
@@ -119,23 +119,23 @@ def _typed_trust(
 
 
 def _check_players(players: Iterable[str | None], trust: Trust) -> None:
-    """Raise if the pools of runs among some players have bots that are not trusted.
+    """Raise if the pools of players contain bots that are not trusted.
 
     Args:
-        players: paths and names; RUN@opponents is the pool of a run.
-        trust: the code that may run.
+        players: Paths and names; RUN@opponents is the pool of a run.
+        trust: Code that may run.
 
     Raises:
-        CheckpointError: there is no such save, or it has no pool.
-        ConfigError: there is such a bot.
+        CheckpointError: the save does not exist, or has no pool.
+        ConfigError: a bot is not trusted.
     """
     for player in players:
-        if player is not None and player.endswith(POOL_OF_RUN) and not trust.is_complete:
+        if player is not None and player.endswith(POOL_SUFFIX) and not trust.is_complete:
             trust.check(code_of_members(members_of(Path(player)), player))
 
 
 def next_steps(result: TrainResult, manager: StateManager) -> str:
-    """Return the commands to type after `enn train`, in the form that works in this shell."""
+    """Return the commands to type after `enn train`, in a form that works in this shell."""
     run_dir, config = manager.checkpoint_dir, manager.config
     assert run_dir is not None
     state = manager.state
@@ -149,7 +149,7 @@ def next_steps(result: TrainResult, manager: StateManager) -> str:
 
 
 def measure_command(path: Path, config: TrainConfig) -> str:
-    """Return the command that evaluates a save, or the newest save of a run."""
+    """Return the command line that evaluates a save, or the newest save of a run."""
     env, naming = config.env, []
     if names_code(env.id):
         naming = [TRUST] if any(texts_of_code(json.loads(env.kwargs))) else ["--env", env.id]
@@ -163,14 +163,14 @@ def resume_command(
     in_place: bool = True,
     members: Sequence[Member] = (),
 ) -> str:
-    """Return the command that continues a run, with raised bounds where it reached them.
+    """Return the command line that continues a run, and raises the bounds that it has reached.
 
     Args:
-        path: folder of the run; or of the save from which a run in a new folder starts.
-        config: configuration of the run.
-        reached: step, time and metrics of the run.
+        path: Folder of the run, or of the save to start a new run from.
+        config: Configuration of the run.
+        reached: Step, time and metrics of the run.
         in_place: False for a run in a new folder.
-        members: members of the league of a run whose state is not `reached`.
+        members: Pool members, if `reached` is not the state of the run.
     """
     where = ["resume", str(path)]
     if not in_place:
@@ -189,7 +189,7 @@ def resume_command(
 
 
 def raised_bounds(config: TrainConfig, reached: State | Now) -> list[str]:
-    """Return settings that raise or remove each bound that the run has reached."""
+    """Return settings that raise or remove the bounds that a run has reached."""
     settings = []
     if reached.step >= total_steps(config):
         settings.append(f"total_timesteps={2 * max(config.total_timesteps, reached.step)}")
@@ -204,12 +204,12 @@ def raised_bounds(config: TrainConfig, reached: State | Now) -> list[str]:
 
 
 def shell_command(program: str, *arguments: str) -> str:
-    """Return a command line in the form that works in this shell.
+    """Return a command line in a form that works in this shell.
 
-    The program is one beside this Python: by its name, or by its path if the shell finds another.
+    The program is installed with this Python; it is named by its path if the name finds another.
     """
-    beside, found = Path(sys.executable).with_name(program), shutil.which(program)
-    if found is None or Path(found) != beside:
-        is_below = beside.is_relative_to(Path.cwd())
-        program = str(beside.relative_to(Path.cwd()) if is_below else beside)
+    sibling, on_path = Path(sys.executable).with_name(program), shutil.which(program)
+    if on_path is None or Path(on_path) != sibling:
+        is_below = sibling.is_relative_to(Path.cwd())
+        program = str(sibling.relative_to(Path.cwd()) if is_below else sibling)
     return shlex.join([program, *arguments])

@@ -1,4 +1,4 @@
-"""Settings of a run: their classes, and how they are loaded, checked, explained and upgraded."""
+"""Configuration of a run: dataclasses, loading, validation, help and upgrades."""
 
 from enn_trainer.config.curriculum_config import CurriculumConfig, LessonConfig
 from enn_trainer.config.eval_config import EnvConfig, EvalConfig, EvalEnvConfig, EvalSuiteConfig

@@ -1,7 +1,7 @@
-"""Construction of a tree of dataclasses from plain data, strictly, and the way back.
+"""Strict conversion between plain data and a tree of dataclasses.
 
-Fields are bool, int, float, str, Literal, List, Dict, Optional and further such dataclasses. Text
-whose field has the metadata `validation.JSON_TEXT` may be given as a section as well.
+Fields are bool, int, float, str, Literal, List, Dict, Optional and further such dataclasses. A text
+field with the metadata `validation.JSON_TEXT` also accepts a section.
 """
 
 import dataclasses
@@ -24,7 +24,8 @@ from entity_env.observation import OMIT_EMPTY
 C = TypeVar("C")
 
 MAX_KNOTS = 20_000
-"""Positions that all schedules of a configuration have together; fewer where it has long lists."""
+"""Largest number of positions of all schedules together; smaller for configurations with long
+lists."""
 
 
 def build(cls: type[C], values: object) -> C:
@@ -32,10 +33,10 @@ def build(cls: type[C], values: object) -> C:
 
     Args:
         cls: The dataclass of the whole configuration.
-        values: The fields that are given.
+        values: Values of fields; missing fields get their defaults.
 
     Raises:
-        ConfigError: names every problem.
+        ConfigError: lists all problems.
     """
     with _Builder(cls) as builder:
         built: C = builder.section(cls, values, "")
@@ -43,9 +44,9 @@ def build(cls: type[C], values: object) -> C:
 
 
 class _Builder(Problems):
-    """Conversion of values to the types of fields, by their dotted paths.
+    """Converter of values to the types of fields, with dotted paths for messages.
 
-    A value that cannot be converted is a problem, and None.
+    A value that cannot be converted becomes None, and adds a problem.
 
     Args:
         root: The dataclass of the whole configuration.
@@ -57,19 +58,19 @@ class _Builder(Problems):
         self.fixed: Mapping[str, str] = getattr(root, "fixed_during_run", dict)()
 
     def section(self, cls: Any, values: object, path: str) -> Any:
-        """Build a dataclass; its path is "" for the whole configuration."""
+        """Build a dataclass; the path of the whole configuration is ""."""
         if not isinstance(values, dict):
             return self.unexpected(cls, values, path)
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
         kinds = get_type_hints(cls)
         built: dict[str, Any] = {}
-        num_before = len(self.found)
+        num_problems = len(self.messages)
 
-        # Unknown fields, then the known ones in the order of the class.
+        # Unknown fields, then the fields in the order of the class.
         for key, value in values.items():
             if key not in fields:
-                where, with_nearest = join_path(path, str(key)), len(self.found) < MAX_PROBLEMS
-                self.found.append(unknown_field(self.root, where, value, with_nearest))
+                where, with_nearest = join_path(path, str(key)), len(self.messages) < MAX_PROBLEMS
+                self.messages.append(unknown_field(self.root, where, value, with_nearest))
         for name, field in fields.items():
             kind, where = kinds[name], join_path(path, name)
             if name in values:
@@ -82,15 +83,15 @@ class _Builder(Problems):
                 if is_dataclass(kind):
                     built[name] = self.section(kind, {}, where)
                 else:
-                    self.found.append(f"{where}: expected {type_text(kind)}, got nothing")
-        if len(self.found) == num_before:
-            with _located(cls, path, self):
+                    self.messages.append(f"{where}: expected {type_text(kind)}, got nothing")
+        if len(self.messages) == num_problems:
+            with _prefix_errors(cls, path, self):
                 return cls(**built)
         return None
 
     def converted(self, kind: Any, value: Any, path: str) -> Any:
-        """Return a value as the type of its field; an int and a float may stand for each other."""
-        # Types made of others.
+        """Convert a value to the type of its field; ints and whole floats are interchangeable."""
+        # Optional, dataclasses and containers.
         if kind is not strip_optional(kind):
             return None if value is None else self.converted(strip_optional(kind), value, path)
         if is_dataclass(kind):
@@ -118,28 +119,28 @@ class _Builder(Problems):
         return self.unexpected(kind, value, path)
 
     def check_keys(self, kind: Any, items: Mapping[Any, Any], path: str) -> None:
-        """Check that the keys of a dictionary have a type."""
+        """Check the type of the keys of a dictionary."""
         for key in items:
             self.converted(kind, key, f"{path}, key {key!r}")
 
     def unexpected(self, kind: Any, value: object, path: str) -> None:
-        """Add the problem of a value of another type."""
-        self.found.append(f"{path}: expected {type_text(kind)}, got {short_repr(value)}")
+        """Add a problem: a value of another type than expected."""
+        self.messages.append(f"{path}: expected {type_text(kind)}, got {short_repr(value)}")
 
 
 @contextmanager
-def _located(cls: Any, path: str, problems: Problems) -> Iterator[None]:
-    """Collect the errors of a class, with the path of its section in front of them."""
+def _prefix_errors(cls: Any, path: str, problems: Problems) -> Iterator[None]:
+    """Collect the errors of a class, prefixed with the path of its section."""
     try:
         with problems.collect(f"{path}." if path else ""):
             yield
     except ValueError as error:
         where = f"{path}." if path else f"{cls.__name__}: "
-        problems.found += [where + problem for problem in str(error).split("; ")]
+        problems.messages += [where + problem for problem in str(error).split("; ")]
 
 
 def type_of_field(kind: Any, name: str) -> Any:
-    """Return the type of a field of a section, or of an item of a dict, None if it has none."""
+    """Return the type of a field of a section, or of an item of a dict; None if it is unknown."""
     section = strip_optional(kind)
     if get_origin(section) is dict:
         return get_args(section)[1]
@@ -147,7 +148,7 @@ def type_of_field(kind: Any, name: str) -> Any:
 
 
 def as_data(value: Any) -> Any:
-    """Return a configuration, or a part of it, as what is written of it; schedules as text."""
+    """Convert a configuration, or a part of it, to plain data; schedules become text."""
     if isinstance(value, list):
         return [as_data(item) for item in value]
     if isinstance(value, dict):
@@ -168,54 +169,54 @@ def as_data(value: Any) -> Any:
 
 
 def check_every_knot(config: Any) -> None:
-    """Raise if a schedule leads to values at one of its knots that the configuration refuses.
+    """Check that the configuration is valid at every knot of its schedules.
 
-    Between two knots values stay between theirs. Only the sections with schedules and those around
-    them are made again for a knot: all of a configuration takes tens of times as long.
+    Values between two knots are bounded by the values of the knots. For each knot only sections
+    with schedules and their parents are built: a whole configuration takes tens of times as long.
 
     Args:
         config: A tree of dataclasses.
 
     Raises:
-        ConfigError: names the problems and where they are, or there are more than MAX_KNOTS.
+        ConfigError: lists the problems and their positions, or there are more than MAX_KNOTS.
     """
     settings = dict(settings_of(config))
     scheduled = {path: value for path, value in settings.items() if isinstance(value, Scheduled)}
     schedules = {path: value.schedule for path, value in scheduled.items()}
     knots = {(s.clock, k.position) for s in schedules.values() for k in s.knots}
 
-    # Lists are checked anew for each knot: both may be long, but not together.
+    # Each knot validates all lists again: the product of both lengths is limited.
     collections = [value for value in settings.values() if isinstance(value, list | dict)]
     most = MAX_KNOTS * 1000 // max(1000, sum(map(len, collections)))
     if len(knots) > most:
         raise ConfigError(
             f"{next(iter(schedules))}: expected schedules with at most {most} positions in "
-            f"all, got {len(knots)}"
+            f"total, got {len(knots)}"
         )
 
-    # The values of all schedules of a clock where it shows x.
+    # The values of all schedules of a clock at x.
     problems: dict[str, str] = {}
     for clock, x in sorted(knots):
         values = {p: s.first_pass(x) for p, s in schedules.items() if s.clock == clock}
-        then = {p: round(v) if isinstance(scheduled[p], int) else v for p, v in values.items()}
+        rounded = {p: round(v) if isinstance(scheduled[p], int) else v for p, v in values.items()}
         at_knot = Problems()
-        _replaced(config, by_section(then), "", at_knot)
-        for problem in at_knot.found:
+        _replace_values(config, by_section(rounded), "", at_knot)
+        for problem in at_knot.messages:
             problems.setdefault(problem, f"{problem} (where {clock} is {x:.15g})")
     if problems:
         raise ConfigError(*problems.values())
 
 
-def _replaced(section: Any, changes: Mapping[str, Any], path: str, problems: Problems) -> Any:
-    """Return a section with other values, those of inner sections in dictionaries."""
-    num_before = len(problems.found)
+def _replace_values(section: Any, changes: Mapping[str, Any], path: str, problems: Problems) -> Any:
+    """Replace values of a section; nested dictionaries hold the values of inner sections."""
+    num_before = len(problems.messages)
     values = {
-        name: _replaced(getattr(section, name), value, join_path(path, name), problems)
+        name: _replace_values(getattr(section, name), value, join_path(path, name), problems)
         if isinstance(value, dict)
         else value
         for name, value in changes.items()
     }
-    if len(problems.found) == num_before:
-        with _located(type(section), path, problems):
+    if len(problems.messages) == num_before:
+        with _prefix_errors(type(section), path, problems):
             return dataclasses.replace(section, **values)
     return None

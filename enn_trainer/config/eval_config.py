@@ -1,6 +1,6 @@
-"""Settings of environments and evaluations, and the named suites of these.
+"""Settings of environments, evaluations and evaluation suites.
 
-hyperstate's managers read these classes too, and know `Optional[int]` and not `int | None`: no
+hyperstate's managers also read these classes and support only `Optional[int]`, not `int | None`: no
 `from __future__ import annotations` here. The `Attributes:` of each class are its help.
 """
 
@@ -15,19 +15,19 @@ from entity_env.vec.samplers import read_sampler
 
 RECORDING = "capture_samples with a file to write to"
 NAME_TAKEN = "entity_count"
-"""Metrics have names like `entity_count/Unit`, which a suite of this name would have as well."""
+"""Name that a suite cannot have: its tags would collide with `entity_count/Unit`."""
 
 
 @dataclass
 class EnvConfig(Section):
-    """The environment to run, and its arguments.
+    """The environment and its arguments.
 
     Attributes:
-        kwargs: Keyword arguments of the environment, as a JSON object; files may have a section.
+        kwargs: Keyword arguments of the environment, as a JSON object; in files also a section.
         id: The environment: one of `enn envs`, package.module:Class, or path/file.py:Class.
         validate: Check everything that the environment returns against its spaces.
-        vary: Arguments that vary from episode to episode, in env those of training alone: samplers
-            by name, such as "int 0 20", "uniform 0 1" or "choice 4 8".
+        vary: Arguments that vary between episodes: samplers by name, such as "int 0 20",
+            "uniform 0 1" or "choice 4 8". env.vary applies only to training.
     """
 
     kwargs: str = field(default="{}", metadata=JSON_TEXT)
@@ -37,7 +37,7 @@ class EnvConfig(Section):
 
     def _check(self, check: Validator) -> None:
         check_samplers(check, self.vary, "vary")
-        if self.vary and not check.found:
+        if self.vary and not check.messages:
             both = [name for name in self.vary if name in json.loads(self.kwargs)]
             check.require(
                 not both, f"vary: expected arguments that are not in kwargs, got {', '.join(both)}"
@@ -45,12 +45,12 @@ class EnvConfig(Section):
 
 
 def check_samplers(check: Validator, texts: Dict[str, str], path: str) -> None:
-    """Collect the problems of samplers that cannot be read.
+    """Check the syntax of samplers.
 
     Args:
-        check: collects the problems.
-        texts: samplers by the name of the argument.
-        path: path of the setting that has them.
+        check: Collector of problems.
+        texts: Samplers by argument.
+        path: Path of the setting, for messages.
     """
     for name, text in texts.items():
         try:
@@ -64,11 +64,11 @@ class EvalEnvConfig(Section):
     """Environment of one suite.
 
     Attributes:
-        kwargs: Arguments, as a JSON object, that replace those of the same names in eval.env; all
-            of them if `id` is another one.
+        kwargs: Arguments, as a JSON object, that override arguments of eval.env; if `id` is another
+            environment, all of its arguments.
         id: The environment's id; as in eval.env if not set.
         validate: Check everything that the environment returns; as in eval.env if not set.
-        vary: Arguments that vary from episode to episode, beside or in place of those of eval.env.
+        vary: Arguments that vary between episodes; they extend and override eval.env.vary.
     """
 
     kwargs: str = field(default="{}", metadata=JSON_TEXT)
@@ -82,18 +82,18 @@ class EvalEnvConfig(Section):
 
 @dataclass
 class EvalSuiteConfig(Section):
-    """One of several evaluations at the same time. Fields that are left out are as in `eval`.
+    """One of several evaluations at the same time. Fields that are not set are as in `eval`.
 
     Attributes:
         steps: Number of steps in each environment, instead of whole episodes.
         episodes: Number of whole episodes, instead of steps.
-        max_steps: Number of steps in each environment after which whole episodes are given up.
-        num_envs: Number of environments that run side by side.
+        max_steps: Limit of the steps in each environment when playing whole episodes.
+        num_envs: Number of parallel environments.
         env: Changes of the environment.
-        deterministic: Take the most probable choices instead of sampling.
-        opponent: Path of a checkpoint whose policy plays the other side, a bot (file.py:Name or
+        deterministic: Take the most probable actions instead of sampling.
+        opponent: Opponent that plays the other side: path of a checkpoint, a bot (file.py:Name or
             module:Name), or "random"; "" for none.
-        opponent_only: Let the opponent play itself, and leave the policy out.
+        opponent_only: Let the opponent play itself, without the policy.
     """
 
     steps: Optional[int] = limited(None, at_least=1)
@@ -117,31 +117,30 @@ class EvalConfig(Section):
     """Settings of the evaluations during a run.
 
     Attributes:
-        steps: Number of steps in each environment per evaluation; one of steps and episodes is set.
+        steps: Number of steps in each environment per evaluation; set either steps or episodes.
         interval: Number of environment steps between evaluations.
-        num_envs: Number of environments that run side by side; as in rollouts if not set.
-        processes: Number of processes that share the environments; as in rollouts if not set.
-        env: The environment to evaluate in; as in rollouts if not set. Its id is that of
-            rollouts if it has none.
+        num_envs: Number of parallel environments; as in rollouts if not set.
+        processes: Number of worker processes for the environments; as in rollouts if not set.
+        env: The environment to evaluate in; as in rollouts if not set. If it has no id, the id of
+            the environment of rollouts.
         capture_videos: Render videos of the environments.
-        capture_samples: Write the samples of evaluations to this file; if its path is relative,
-            in the folder of the run, or under data_dir if that is set.
-        capture_logits: Keep the log-probabilities of all choices with the samples.
-        capture_samples_subsample: Keep one of this many frames, chosen at random.
-        run_on_first_step: Evaluate before the first update, too.
-        opponent: Path of a checkpoint whose policy plays the other side, a bot (file.py:Name or
+        capture_samples: Record the samples of evaluations to this file; a relative path is in the
+            folder of the run, or in data_dir if that is set.
+        capture_logits: Record the log-probabilities of all choices with the samples.
+        capture_samples_subsample: Record 1 of this many frames, chosen at random.
+        run_on_first_step: Also evaluate before the first update.
+        opponent: Opponent that plays the other side: path of a checkpoint, a bot (file.py:Name or
             module:Name), or "random".
-        opponent_only: Let the opponent play itself, and leave the policy out.
-        episodes: Number of whole episodes per evaluation, as many in each environment.
-        max_steps: Number of steps in each environment after which whole episodes are given up.
-        deterministic: Take the most probable choices instead of sampling.
-        seed: Seed of episodes and choices; that of the run if not set.
-        suites: More evaluations at the same time by their names, with other settings.
-        capture_replays: Write a page on which the first episodes can be watched.
-        ray: Play evaluations on a Ray cluster: "auto" for the one that runs or one on this machine,
-            or HOST:PORT; here if not set.
-        lag: Number of updates after which the results of an evaluation count, which goes on beside
-            them; needs ray.
+        opponent_only: Let the opponent play itself, without the policy.
+        episodes: Number of whole episodes per evaluation, equally many in each environment.
+        max_steps: Limit of the steps in each environment when playing whole episodes.
+        deterministic: Take the most probable actions instead of sampling.
+        seed: Seed of episodes and actions; the seed of the run if not set.
+        suites: Additional evaluations with other settings, by name.
+        capture_replays: Write a replay page of the first episodes.
+        ray: Evaluate on a Ray cluster: "auto" for a running cluster or a new one on this machine,
+            or HOST:PORT; on this machine if not set.
+        lag: Evaluate in the background, and report the results this many updates later; needs ray.
     """
 
     steps: Optional[int] = limited(None, at_least=1)
@@ -172,13 +171,13 @@ class EvalConfig(Section):
             + ("neither" if self.steps is None else "both"),
         )
         for name in self.suites:
-            # A suite's name becomes a part of tags and file names.
+            # The name of a suite becomes a part of tags and file names.
             check.require(
                 name.isprintable()
                 and name.strip() == name not in ("", NAME_TAKEN)
                 and "/" not in name,
-                f"suites: expected names that can be printed, without '/', not {NAME_TAKEN!r} "
-                f"and not empty, got {short_repr(name)}",
+                f"suites: expected printable names without '/', not empty and not "
+                f"{NAME_TAKEN!r}, got {short_repr(name)}",
             )
         check.only_with("opponent_only", self.opponent is not None, "an opponent")
         check.only_with("lag", self.ray is not None, "eval.ray")
@@ -186,8 +185,8 @@ class EvalConfig(Section):
         for name in ("capture_videos", "capture_samples", "capture_replays"):
             check.require(
                 self.ray is None or not getattr(self, name),
-                f"{name}: expected no eval.ray beside it, as files are written where an evaluation "
-                "is played; leave one of them out",
+                f"{name}: cannot be combined with eval.ray, because workers of the cluster cannot "
+                "write files here; remove one of them",
             )
         check.only_with("capture_samples_subsample", bool(self.capture_samples), RECORDING)
 
@@ -199,25 +198,25 @@ def is_address(text: str) -> bool:
 
 
 def check_address(check: Validator, ray: Optional[str]) -> None:
-    """Collect the problem of a setting `ray` that is no address of a cluster."""
+    """Check that a setting `ray` is the address of a cluster."""
     check.require(
         ray is None or is_address(ray), f"ray: expected auto or HOST:PORT, got {short_repr(ray)}"
     )
 
 
 def all_suites(evaluation: EvalConfig, env: EnvConfig) -> Iterator[tuple[str, Any]]:
-    """Yield the evaluations that a configuration asks for by name, the unnamed one first.
+    """Yield the evaluations of a configuration by name, the unnamed one first.
 
     Args:
-        evaluation: With suites.
+        evaluation: Settings with suites.
         env: The environment of rollouts.
 
-    Returns:
-        Pairs of a name, "" for the unnamed one, and an `EvalConfig` without suites, whose
-        environment is set.
+    Yields:
+        Pairs of a name ("" for the unnamed evaluation) and an `EvalConfig` that has an environment
+        and no suites.
 
     Raises:
-        ConfigError: a suite does not fit the rest; the problems begin with its path in `eval`.
+        ConfigError: a suite is invalid; the problems begin with its path in `eval`.
     """
     whole = replace(evaluation, suites={}, env=evaluation.env or replace(env, vary={}))
     yield "", whole
@@ -233,39 +232,39 @@ def suite_path(name: str) -> str:
 
 
 def _with_suite(evaluation: EvalConfig, suite: EvalSuiteConfig) -> EvalConfig:
-    """Return an evaluation with what one of its suites changes."""
-    changes = _given(suite)
+    """Apply the changes of a suite to an evaluation."""
+    changes = _values(suite)
     if suite.steps is not None or suite.episodes is not None:
         changes |= {"steps": suite.steps, "episodes": suite.episodes}
     if suite.opponent == "":
         changes |= {"opponent": None, "opponent_only": bool(suite.opponent_only)}
     if suite.env is not None and evaluation.env is not None:
         changes["env"] = with_env(evaluation.env, suite.env)
-    # A file of samples has those of one evaluation, the unnamed one.
+    # Only samples of the unnamed evaluation are recorded.
     changes |= {"capture_samples": "", "capture_samples_subsample": 1}
     return replace(evaluation, **changes)
 
 
 def with_env(env: EnvConfig, change: EvalEnvConfig) -> EnvConfig:
-    """Return an environment with what a suite changes; another one starts from its own defaults."""
-    same, own = change.id in (None, env.id), json.loads(change.kwargs)
-    kwargs, vary = (json.loads(env.kwargs), env.vary) if same else ({}, {})
-    # An argument is either fixed or varies, as the suite says.
-    kwargs = {**{name: v for name, v in kwargs.items() if name not in change.vary}, **own}
-    vary = {**{name: text for name, text in vary.items() if name not in own}, **change.vary}
+    """Apply the changes of a suite to an environment; another id starts from its defaults."""
+    is_same, fixed = change.id in (None, env.id), json.loads(change.kwargs)
+    kwargs, vary = (json.loads(env.kwargs), env.vary) if is_same else ({}, {})
+    # The suite determines whether an argument is fixed or varies.
+    kwargs = {**{name: v for name, v in kwargs.items() if name not in change.vary}, **fixed}
+    vary = {**{name: text for name, text in vary.items() if name not in fixed}, **change.vary}
     with Problems() as problems, problems.collect("env."):
-        changed = replace(env, **{**_given(change), "kwargs": json.dumps(kwargs), "vary": vary})
+        changed = replace(env, **{**_values(change), "kwargs": json.dumps(kwargs), "vary": vary})
     return changed
 
 
-def _given(section: Section) -> dict[str, Any]:
-    """Return the fields of a section that are set."""
+def _values(section: Section) -> dict[str, Any]:
+    """Return the fields of a section that are not None."""
     return {name: value for name, value in vars(section).items() if value is not None}
 
 
 def origin_of(evaluation: EvalConfig, name: str, field: str) -> str:
-    """Return the setting that defines a field of a suite: its own, of `eval` or of rollouts."""
-    own = evaluation.suites.get(name)
-    if own is not None and getattr(own, field) is not None:
+    """Return the setting that defines a field of a suite, in it, in `eval` or in `rollout`."""
+    suite = evaluation.suites.get(name)
+    if suite is not None and getattr(suite, field) is not None:
         return f"eval.{suite_path(name)}.{field}"
     return f"rollout.{field}" if getattr(evaluation, field) is None else f"eval.{field}"

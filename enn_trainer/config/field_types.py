@@ -1,7 +1,7 @@
 """Types of the fields of configuration classes, with defaults and descriptions.
 
-Text of a type is the same as hyperstate's, such as `Optional[List[int]]`; schemas and messages have
-it.
+Types as text are the same as in hyperstate, such as `Optional[List[int]]`; schemas and messages
+contain them.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ _FIELD = re.compile(r"^(\w+)(?: \(.*?\))?:((?:.|\n(?=[ \t\n]))*)", re.M)
 
 
 def type_text(kind: Any, where: str = "") -> str:
-    """Return the type that an annotation stands for as text.
+    """Return the text of a type annotation.
 
     Args:
         kind: `Optional[int]`, `List[int]` and `Dict[str, int]`, or `int | None`, `list[int]` and
@@ -31,7 +31,7 @@ def type_text(kind: Any, where: str = "") -> str:
         where: Class and name of the field, for messages.
 
     Raises:
-        ConfigError: a configuration cannot have this type.
+        ConfigError: configurations do not support this type.
     """
     origin, args = get_origin(kind), get_args(kind)
     if kind in (bool, int, float, str) or (isinstance(kind, type) and is_dataclass(kind)):
@@ -55,7 +55,7 @@ def type_text(kind: Any, where: str = "") -> str:
 
 
 def strip_optional(kind: Any) -> Any:
-    """Return T for Optional[T], every other type as it is."""
+    """Return T for Optional[T], and any other type unchanged."""
     args = get_args(kind)
     if get_origin(kind) in (Union, UnionType) and len(args) == 2 and NoneType in args:
         return args[0] if args[1] is NoneType else args[1]
@@ -63,18 +63,18 @@ def strip_optional(kind: Any) -> Any:
 
 
 def join_path(path: str, name: str) -> str:
-    """Return the dotted path of a name in the section at `path`, "" for the configuration."""
+    """Return the dotted path of a name in the section at `path`, "" for the root."""
     return f"{path}.{name}" if path else name
 
 
-class Entry(NamedTuple):
+class ConfigField(NamedTuple):
     """Section or field of a configuration class.
 
     Attributes:
-        path: Dotted path, with [] behind the names of lists and .<name> behind the names of dicts.
+        path: Dotted path, with [] after the names of lists and .<name> after the names of dicts.
         cls: Dataclass of the field.
-        field: The field.
-        kind: Its annotation.
+        field: The dataclass field.
+        kind: Annotation of the field.
     """
 
     path: str
@@ -84,28 +84,28 @@ class Entry(NamedTuple):
 
     @property
     def type(self) -> str:
-        """Its type as text."""
+        """Type as text."""
         return type_text(self.kind, f"{self.cls.__name__}.{self.field.name}")
 
     @property
     def default(self) -> Any:
-        """Its default; MISSING if files must name it, unless it is a section."""
+        """Default; MISSING for sections and for required fields."""
         factory = self.field.default_factory
         default = self.field.default if factory is MISSING else factory()
         return default.value if isinstance(default, enum.Enum) else default
 
     @property
     def doc(self) -> str:
-        """Its description in one line, from the docstring of the class; "" without one."""
+        """Description in one line, from the docstring of the class; "" if it has none."""
         return _descriptions(self.cls).get(self.field.name, "")
 
 
-def entries(cls: Any, path: str = "") -> Iterator[Entry]:
-    """Yield every section and field of a class, each section before its fields."""
+def entries(cls: Any, path: str = "") -> Iterator[ConfigField]:
+    """Yield the sections and fields of a class, each section before its fields."""
     kinds = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         kind, where = kinds[field.name], join_path(path, field.name)
-        yield Entry(where, cls, field, kind)
+        yield ConfigField(where, cls, field, kind)
         while (inner := strip_optional(kind)) is not kind or get_origin(kind) in (list, dict):
             if inner is kind:
                 where += "[]" if get_origin(kind) is list else ".<name>"
@@ -117,7 +117,7 @@ def entries(cls: Any, path: str = "") -> Iterator[Entry]:
 
 @cache
 def _descriptions(cls: type) -> dict[str, str]:
-    """Return the descriptions in the docstrings of a class and its bases, by field."""
+    """Return the descriptions of fields in the docstrings of a class and its bases, by name."""
     docs = {}
     for base in reversed(cls.__mro__):
         for section in _SECTION.findall(inspect.cleandoc(base.__doc__ or "")):

@@ -1,4 +1,4 @@
-"""Formats of configuration files, chosen by the suffix: text to plain data and back."""
+"""Formats of configuration files, selected by the suffix."""
 
 import json
 import tomllib
@@ -13,11 +13,11 @@ from enn_trainer.config.validation import dict_of_unique
 from entity_env.errors import short_repr
 
 MAX_CHARACTERS = 1 << 22
-"""Length of a file, a thousand times that of a configuration."""
+"""Largest length of a file, a thousand times that of a configuration."""
 MAX_VALUES = 100_000
-"""Values of a file, which may repeat parts of itself by YAML's aliases."""
+"""Largest number of values of a file, with YAML aliases expanded."""
 MAX_PATHS = 1 << 24
-"""Characters in the paths of all values together; a thousand times what a configuration has."""
+"""Largest number of characters of all paths together, a thousand times that of a configuration."""
 
 _PLAIN = (dict, list, str, bool, int, float, type(None))
 
@@ -26,9 +26,9 @@ class Format(NamedTuple):
     """A file format.
 
     Attributes:
-        loads: Reads text; raises ValueError.
-        dumps: Writes plain data, in RON also `ron.Struct`; raises ValueError.
-        comment: The start of a comment, None if the format has none.
+        loads: Parses text; raises ValueError.
+        dumps: Formats plain data, for RON also `ron.Struct`; raises ValueError.
+        comment: Start of a comment, None if the format has no comments.
     """
 
     loads: Callable[[str], Any]
@@ -40,9 +40,9 @@ def format_of(path: Path) -> Format:
     """Return the format of a file by its suffix.
 
     Raises:
-        ConfigError: it has another suffix.
+        ConfigError: the suffix is unknown.
     """
-    # Libraries of formats are imported where they are used: most runs need none.
+    # Libraries of formats are imported on demand: most runs need none.
     match path.suffix:
         case ".ron":
             return Format(ron.loads, ron.dumps, "//")
@@ -68,15 +68,14 @@ def read_file(path: Path, loads: Callable[[str], Any] | None = None) -> Any:
 
     Args:
         path: The file.
-        loads: Reads its text; by default that of the format that the suffix says: .ron, .yaml,
-            .yml, .toml or .json.
+        loads: Parser of the text; by default that of the suffix: .ron, .yaml, .yml, .toml, .json.
 
     Returns:
         dict, list, str, int, float, bool or None, nested at most `ron.MAX_DEPTH` deep.
 
     Raises:
-        ConfigError: it has another suffix, cannot be read, names a field twice, nests too
-            deeply, or has values of other kinds, such as dates.
+        ConfigError: the suffix is unknown, or the file cannot be read, repeats a field, nests too
+            deeply, or has values of other types, such as dates.
     """
     loads = loads or format_of(path).loads
     try:
@@ -92,10 +91,10 @@ def read_file(path: Path, loads: Callable[[str], Any] | None = None) -> Any:
 
 
 def parse(text: str, loads: Callable[[str], Any] = ron.loads) -> Any:
-    """Parse text, by default RON, to plain data.
+    """Parse text, by default RON, into plain data.
 
     Raises:
-        ConfigError: as `read_file`.
+        ConfigError: see `read_file`.
     """
     try:
         value = loads(text)
@@ -108,14 +107,14 @@ def parse(text: str, loads: Callable[[str], Any] = ron.loads) -> Any:
 
 
 def format_text(path: Path, value: ron.Struct) -> str:
-    """Return the text of a configuration file.
+    """Format a configuration file; TOML files omit fields that are None.
 
     Args:
-        path: The suffix says the format.
-        value: The configuration, as tree of `ron.Struct`, Mapping, list and scalars.
+        path: The file; its suffix determines the format.
+        value: The configuration, as a tree of `ron.Struct`, Mapping, list and scalars.
 
     Raises:
-        ConfigError: the format has no text for it; None in TOML is left out.
+        ConfigError: the format cannot represent a value.
     """
     try:
         plain = value if path.suffix == ".ron" else _without_names(value, path.suffix != ".toml")
@@ -125,7 +124,7 @@ def format_text(path: Path, value: ron.Struct) -> str:
 
 
 def _check_plain(root: Any) -> None:
-    """Raise if a tree has values that are no plain data, too many, too deep, or of long paths."""
+    """Check that a tree is plain data, and the number, depth and path lengths of its values."""
     num_values, num_characters = 1, 0
     pending: list[tuple[tuple[str, ...], Any]] = [((), root)]
     while pending:
@@ -141,27 +140,27 @@ def _check_plain(root: Any) -> None:
         if type(value) is int and not ron.is_writable(value):
             raise ConfigError(f"{where}: {ron.TOO_LONG}")
 
-        # What is inside, counted before it takes memory: an alias inside itself has no end.
+        # Children are counted before they take memory: a recursive alias never ends.
         if not isinstance(value, dict | list):
             continue
         num_values += len(value)
         if num_values > MAX_VALUES:
-            raise ConfigError(f"expected at most {MAX_VALUES} values, aliases counted")
+            raise ConfigError(f"expected at most {MAX_VALUES} values, including aliases")
         items = value.items() if isinstance(value, dict) else enumerate(value)
         name = ".{}" if isinstance(value, dict) else "[{}]"
         inside = [((*path, name.format(key)), item) for key, item in items]
         num_characters += sum(map(len, path)) * len(inside) + sum(len(p[-1]) for p, _ in inside)
         if num_characters > MAX_PATHS:
-            raise ConfigError(f"expected paths of at most {MAX_PATHS} characters together")
+            raise ConfigError(f"expected paths of at most {MAX_PATHS} characters in total")
         pending += reversed(inside)
 
 
 def _without_names(value: Any, keep_none: bool = True) -> Any:
-    """Return structs as dicts, for formats in which sections have no names.
+    """Convert structs to dicts, for formats without named sections.
 
     Args:
         value: A tree of `ron.Struct`, Mapping, list and scalars.
-        keep_none: False leaves out fields that are None, which TOML has no word for.
+        keep_none: False to omit fields that are None, which TOML cannot represent.
     """
     if isinstance(value, ron.Struct):
         value = value.fields
@@ -174,5 +173,5 @@ def _without_names(value: Any, keep_none: bool = True) -> Any:
     if not isinstance(value, list):
         return value
     if None in value and not keep_none:
-        raise ValueError("expected no None in a list, TOML has none")
+        raise ValueError("expected no None in a list, because TOML has no None")
     return [_without_names(item, keep_none) for item in value]

@@ -1,4 +1,4 @@
-"""Help of the fields of a configuration class, and suggestions for unknown ones."""
+"""Help texts of the fields of a configuration class, and suggestions for unknown fields."""
 
 import re
 from collections.abc import Sequence
@@ -6,25 +6,25 @@ from dataclasses import MISSING, is_dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from enn_trainer.config.field_types import Entry, entries
+from enn_trainer.config.field_types import ConfigField, entries
 from entity_env.errors import short_repr, truncate
 
-# Below this a name does not resemble a query (see _likeness).
+# Least likeness of a match (see _likeness).
 _ALIKE = 0.6
 _SEPARATORS = re.compile(r"[\s._-]+")
 
 MAX_PATH = 200
-"""Characters of a path in a message; what it may mean is not looked for in more."""
+"""Largest number of characters of a path in a message and in the search for suggestions."""
 MAX_PROBLEMS = 20
-"""Problems of a configuration in a message; of so many unknown fields it has suggestions."""
+"""Largest number of problems in a message, and of suggestions for unknown fields."""
 MAX_PROBLEM_LENGTH = 1000
-"""Characters of one of them."""
+"""Largest number of characters of a problem."""
 
 _SCHEDULES = (
-    "A number may follow a schedule, made of values at steps and the shapes of the ways between:",
+    "A number can follow a schedule: values at steps, and interpolation shapes between them:",
     '"step: 0@0 lin 0.001@1e5 cos 0@1e6" rises from 0 to 0.001, then falls to 0 like a cosine.',
-    "Shapes: lin, cos, exp, quad, poly(p), step. With time_used: in place of step: positions are",
-    "seconds of training. With repeat behind the last value it begins again.",
+    "Shapes: lin, cos, exp, quad, poly(p), step. With time_used: instead of step: positions are",
+    "seconds of training. With repeat after the last value the schedule starts again.",
 )
 
 
@@ -33,22 +33,22 @@ def hps_info(cls: type[Any], query: str | None = None) -> str:
 
     Args:
         cls: The dataclass.
-        query: What to look for in names, paths and descriptions; None or "" lists every field.
+        query: Text to search in names, paths and descriptions; None or "" lists every field.
 
     Returns:
-        One line for each field: name, type, default and description. Without a query the fields
-        are indented by section, and what a schedule is stands below; with one, the best matches
-        come first, with their whole paths.
+        One line for each field: name, type, default and description. Without a query fields are
+        indented by section, followed by the syntax of schedules. With a query the matches are
+        sorted by likeness and have full paths.
     """
     settings = list(entries(cls))
     if not query:
-        lines = [_described("  " * e.path.count(".") + e.field.name, e) for e in settings]
+        lines = [_describe_field("  " * e.path.count(".") + e.field.name, e) for e in settings]
         return "\n".join([*lines, "", *_SCHEDULES])
-    matches = [_described(entry.path, entry) for _, entry in _ranked(query, settings)]
+    matches = [_describe_field(entry.path, entry) for _, entry in _rank_matches(query, settings)]
     return "\n".join(matches) if matches else f"no field matches {query!r}"
 
 
-def _described(label: str, entry: Entry) -> str:
+def _describe_field(label: str, entry: ConfigField) -> str:
     line = f"{label}: {entry.type}"
     if not is_dataclass(entry.kind):
         default = entry.default
@@ -56,11 +56,11 @@ def _described(label: str, entry: Entry) -> str:
     return f"{line:<52}  # {entry.doc}" if entry.doc else line
 
 
-def _likeness(query: str, entry: Entry) -> float:
-    """Return the similarity of an entry to a query, from 0 to 1.
+def _likeness(query: str, entry: ConfigField) -> float:
+    """Return the likeness of a field to a query, from 0 to 1.
 
-    The last part of the path counts most. A query that stands in the description is a likely
-    match, the likelier the more of the description it is.
+    The last part of the path counts most. A query within the description is a likely match,
+    weighted by its share of the description.
     """
     query, path = query.lower(), entry.path.lower()
     last = query.rsplit(".", 1)[-1]
@@ -74,13 +74,13 @@ def _likeness(query: str, entry: Entry) -> float:
     return 0.9 * likeness + 0.1 * similarity(query, path)
 
 
-def similarity(one: str, other: str) -> float:
+def similarity(first: str, second: str) -> float:
     """Return the similarity of two texts, from 0 to 1."""
-    return SequenceMatcher(None, one, other).ratio()
+    return SequenceMatcher(None, first, second).ratio()
 
 
-def _ranked(query: str, settings: Sequence[Entry]) -> list[tuple[float, Entry]]:
-    """Return the entries that fit a query with their likeness, the best first."""
+def _rank_matches(query: str, settings: Sequence[ConfigField]) -> list[tuple[float, ConfigField]]:
+    """Return the fields that match a query with their likeness, best first."""
     pairs = [(_likeness(query, entry), entry) for entry in settings]
     return sorted((pair for pair in pairs if pair[0] >= _ALIKE), key=lambda pair: -pair[0])
 
@@ -90,9 +90,9 @@ def unknown_field(root: type[Any], path: str, value: object, with_nearest: bool 
 
     Args:
         root: The class of the whole configuration.
-        path: Of the field.
-        value: Of the field.
-        with_nearest: Name the nearest known fields, which takes milliseconds.
+        path: Path of the field.
+        value: Value of the field.
+        with_nearest: Name the closest fields, which takes milliseconds.
     """
     path = truncate(path, MAX_PATH)
     hint = f"; {_nearest_fields(root, path)}" if with_nearest else ""
@@ -103,7 +103,7 @@ def _nearest_fields(root: type[Any], path: str) -> str:
     settings = list(entries(root))
     parent = path.rpartition(".")[0]
     siblings = [entry.path for entry in settings if entry.path.rpartition(".")[0] == parent]
-    ranked = _ranked(path, settings)
+    ranked = _rank_matches(path, settings)
     if ranked:
         near = [entry.path for likeness, entry in ranked[:3] if likeness > ranked[0][0] - 0.1]
         in_section = [name for name in near if name in siblings]
@@ -112,7 +112,7 @@ def _nearest_fields(root: type[Any], path: str) -> str:
 
 
 def listed(problems: Sequence[str]) -> list[str]:
-    """Return the first MAX_PROBLEMS problems, truncated, and the number of the others."""
+    """Return the first MAX_PROBLEMS problems, truncated, and the number of further ones."""
     first = [truncate(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
     more = len(problems) - len(first)
     return [*first, f"and {more} more"] if more else first

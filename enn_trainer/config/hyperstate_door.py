@@ -1,7 +1,7 @@
-"""The one file that imports hyperstate, so that everything works where that cannot be installed.
+"""Optional dependency hyperstate; no other module imports it.
 
-Where it can, `Versioned` and `StateManager` derive from its classes, its managers and rewrite rules
-are accepted, and it accepts ours.
+If it is installed, `Versioned` and `StateManager` derive from its classes, and its managers and
+rewrite rules are interchangeable with ours.
 """
 
 from abc import ABC
@@ -38,9 +38,9 @@ def is_versioned(cls: type) -> bool:
 
 
 def kind_of_rule(rule: object) -> str | None:
-    """Return the name of the class of hyperstate that a rule is of, or None.
+    """Return the name of the hyperstate class of a rule, or None.
 
-    A rule of a subclass with another `apply` is a kind of its own.
+    None also for a rule of a subclass that overrides `apply`.
     """
     bases: Sequence[Any] = type(rule).__mro__
     for cls in bases:
@@ -49,11 +49,11 @@ def kind_of_rule(rule: object) -> str | None:
     return None
 
 
-def their_rule(kind: str, fields: dict[str, Any]) -> Any:
-    """Return a rewrite rule of hyperstate."""
+def hyperstate_rule(kind: str, fields: dict[str, Any]) -> Any:
+    """Create a rewrite rule of hyperstate."""
     return getattr(rewrite_rule, kind)(**fields)
 
 
-def their_schedule(update: Any, text: str) -> Any:
-    """Return a schedule of hyperstate, which calls `update` to set the setting to its value."""
+def hyperstate_schedule(update: Any, text: str) -> Any:
+    """Create a schedule of hyperstate; it calls `update` to update the setting."""
     return schedule.Schedule(update, text)

@@ -1,6 +1,6 @@
 """Loading of configurations, with the source of each value.
 
-A later one of these wins: defaults, a file, environment variables, overrides of the command line.
+In increasing precedence: defaults, a file, environment variables, overrides of the command line.
 """
 
 import copy
@@ -26,7 +26,7 @@ __all__ = ["dump_config", "hps_info", "load_config"]
 
 C = TypeVar("C")
 Names: TypeAlias = tuple[str, ...]
-"""The path of a value: names of fields and of items of dicts, which may have dots in them."""
+"""Path of a value: names of fields and keys of dicts, which may contain dots."""
 
 PREFIX = "ENN_"
 
@@ -34,7 +34,7 @@ DEFAULT = "default"
 COMMAND_LINE = "command line"
 ENVIRONMENT = "environment variable "
 FILE = "file "
-"""Sources of values; the last two are followed by a name."""
+"""Sources of values; the last two are prefixes of a name."""
 
 _PATH = re.compile(r"[\w.]+")
 _BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
@@ -44,26 +44,26 @@ class Sources(dict[Names, str]):
     """Sources of values, by their paths."""
 
     def note(self, path: Names, value: Any, source: str) -> None:
-        """Note the source of everything at and below a path."""
+        """Set the source of all values at and below a path."""
         for old in [old for old in self if old[: len(path)] == path]:
             del self[old]
         self.update((leaf, source) for leaf, _ in leaves(value, path))
 
     def of(self, path: str) -> str:
-        """Return the source of the field at a dotted path, or of something in it."""
+        """Return the source of the field at a dotted path, or of the first value in it."""
         return next(self._within(tuple(path.split("."))), DEFAULT)
 
-    def is_given(self, path: Names) -> bool:
-        """Return whether the user gave all that is at and below a path: typed it or named its file.
+    def is_explicit(self, path: Names) -> bool:
+        """Return whether the user set all values at and below a path, by typing or in a file.
 
-        Defaults and the values of a checkpoint are not given.
+        Defaults and values of a checkpoint are not explicit.
         """
         sources = list(self._within(path))
-        given = (COMMAND_LINE, ENVIRONMENT, FILE)
-        return bool(sources) and all(source.startswith(given) for source in sources)
+        explicit = (COMMAND_LINE, ENVIRONMENT, FILE)
+        return bool(sources) and all(source.startswith(explicit) for source in sources)
 
-    def named_in(self, problem: str) -> str:
-        """Return a problem with the environment variable that it comes from."""
+    def with_source(self, problem: str) -> str:
+        """Append the environment variable that a problem comes from, if any."""
         path = _PATH.match(problem)
         source = self.of(path[0]) if path else ""
         return f"{problem} (from {source})" if source.startswith(ENVIRONMENT) else problem
@@ -73,7 +73,7 @@ class Sources(dict[Names, str]):
 
 
 def leaves(value: Any, path: Names = ()) -> Iterator[tuple[Names, Any]]:
-    """Yield each value that is not a section, and empty sections, with their paths."""
+    """Yield the paths and values of all leaves; an empty section is a leaf."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from leaves(item, (*path, str(key)))
@@ -86,22 +86,22 @@ def load_config(
 ) -> C:
     """Read a configuration, upgrade it, apply overrides, and build it.
 
-    Sections that are dataclasses without a default are built from their own defaults where they
-    are absent; optional sections appear once an override names one of their fields. A number may be
-    a schedule, see `enn_trainer.config.schedules`, unless `fixed_during_run` of the class names it.
+    Missing sections are built from the defaults of their dataclass; an optional section is created
+    if an override names one of its fields. A number may be a schedule, see
+    `enn_trainer.config.schedules`, unless it is in `fixed_during_run` of the class.
 
     Args:
         cls: The dataclass to build.
         path: The file, in the format of its suffix; None starts from the defaults.
-        overrides: Assignments such as "optim.lr=0.1", applied in this order.
-        text: RON in place of a file, for a caller who has read it already.
+        overrides: Assignments such as "optim.lr=0.1", applied in order.
+        text: RON text instead of a file.
 
     Returns:
         An instance of `cls`.
 
     Raises:
-        ConfigError: the file cannot be read or is of another version, or there are unknown fields,
-            missing values or values of a wrong type; names the first MAX_PROBLEMS of them.
+        ConfigError: the file cannot be read or has an unsupported version, or there are unknown
+            fields, missing values or values of a wrong type; lists the first MAX_PROBLEMS.
     """
     return load_with_sources(cls, path, overrides, text)[0]
 
@@ -114,19 +114,19 @@ def load_with_sources(
     environment: Mapping[str, str] | None = None,
     text_source: str = "the configuration",
 ) -> tuple[C, Sources]:
-    """Load a configuration as `load_config` does, and the source of each of its values.
+    """Load a configuration like `load_config`, and return the source of each value as well.
 
     Args:
         cls: The dataclass to build.
         path: The file; None starts from the defaults.
         overrides: Assignments of the command line.
-        text: RON in place of a file.
-        environment: Environment variables; those that begin with `ENN_` are assignments, which
-            `overrides` overrule.
-        text_source: A name of the text for messages.
+        text: RON text instead of a file.
+        environment: Environment variables; a name with the prefix `ENN_` is an assignment, with
+            less precedence than `overrides`.
+        text_source: Name of the text for messages.
 
     Raises:
-        ConfigError: as `load_config`.
+        ConfigError: see `load_config`.
     """
     # The text or file, upgraded to the current version.
     sources = Sources()
@@ -134,39 +134,39 @@ def load_with_sources(
     if text is not None:
         where = source = text_source
         with Problems() as problems, problems.collect(f"{text_source}: "):
-            given = parse(text)
+            raw = parse(text)
     elif path is not None:
-        where, source, given = str(path), f"{FILE}{path}", read_file(path)
+        where, source, raw = str(path), f"{FILE}{path}", read_file(path)
     if text is not None or path is not None:
-        values = upgraded(cls, given, where)
-        before = dict(leaves(given))
+        values = upgraded(cls, raw, where)
+        before = dict(leaves(raw))
         for leaf, value in leaves(values):
             is_unchanged = leaf in before and before[leaf] == value
             version = "" if is_unchanged else f", upgraded from version {before.get(('version',))}"
             sources[leaf] = source + version
 
-    # Overrides, and the classes; their problems are one error.
+    # Overrides and construction; all problems are one error.
     typed = [(COMMAND_LINE, override) for override in overrides]
     with Problems() as problems:
         for source, override in [*_environment_overrides(cls, environment or {}), *typed]:
             with problems.collect("" if source == COMMAND_LINE else f"{source}: "):
                 _apply_override(cls, values, override, sources, source)
         try:
-            _follow(cls, values)
+            _apply_following(cls, values)
             config = build(cls, values)
             check_every_knot(config)
         except ConfigError as error:
-            problems.found += map(sources.named_in, listed(error.problems))
+            problems.messages += map(sources.with_source, listed(error.problems))
     return config, sources
 
 
 def dump_config(config: Any) -> str:
-    """Return a configuration as RON that `load_config` reads back as the same configuration."""
+    """Format a configuration as RON, for `load_config`."""
     return ron.dumps(as_data(config)) + "\n"
 
 
 def show_config(config: Any, sources: Sources) -> str:
-    """Return a table of every value of a configuration and its source, by section."""
+    """Format a table of all values of a configuration with their sources, by section."""
     rows = []
     for path, value in settings_of(config):
         is_section = is_dataclass(value)
@@ -182,15 +182,15 @@ def show_config(config: Any, sources: Sources) -> str:
 
 
 def upgraded(cls: type[Any], values: Any, where: str) -> dict[str, Any]:
-    """Return the values of a file as those of the current version, not checked.
+    """Upgrade the values of a file to the current version, without validation.
 
     Args:
         cls: The class of the configuration.
-        values: Of the file, with its version; they stay as they are.
-        where: Of the file, for messages.
+        values: Values of the file with their version; not modified.
+        where: Name of the file, for messages.
 
     Raises:
-        ConfigError: the values have no version that can be read, or a rule refuses one of them.
+        ConfigError: the version is missing or unsupported, or a rule rejects a value.
     """
     if not isinstance(values, dict):
         raise ConfigError(f"{where}: expected {cls.__name__}(...), got {short_repr(values)}")
@@ -200,13 +200,13 @@ def upgraded(cls: type[Any], values: Any, where: str) -> dict[str, Any]:
     version = changed.pop("version", None)
     if type(version) is not int:
         raise ConfigError(
-            f"{where}: version: expected the number of the version that the file was written for, "
-            f"at present {cls.version()}, got {short_repr(version)}"
+            f"{where}: version: expected the version number of the file format, currently "
+            f"{cls.version()}, got {short_repr(version)}"
         )
     if not cls.minimum_version() <= version <= cls.version():
         raise ConfigError(
-            f"{where}: version: expected {cls.minimum_version()} to {cls.version()}, the versions "
-            f"of {cls.__name__} that this program reads, got {version}"
+            f"{where}: version: expected {cls.minimum_version()} to {cls.version()}, the "
+            f"supported versions of {cls.__name__}, got {version}"
         )
     for rule in rules_since(cls, version):
         try:
@@ -218,7 +218,7 @@ def upgraded(cls: type[Any], values: Any, where: str) -> dict[str, Any]:
 
 
 def _drop_absent(cls: Any, values: dict[str, Any]) -> None:
-    """Drop absent sections, but for the old defaults of those that are required."""
+    """Remove absent sections, except for old defaults of required sections."""
     kinds = get_type_hints(cls)
     for name, value in list(values.items()):
         section = strip_optional(kinds.get(name))
@@ -231,17 +231,17 @@ def _drop_absent(cls: Any, values: dict[str, Any]) -> None:
                 del values[name]
 
 
-def _follow(cls: Any, values: dict[str, Any]) -> None:
-    """Let settings that sections leave out follow those that `following` of the class names."""
+def _apply_following(cls: Any, values: dict[str, Any]) -> None:
+    """Set missing settings to the values of the settings that they follow, see `following`."""
     for path, followed in getattr(cls, "following", dict)().items():
-        section, value = (_at(values, names.split(".")[:-1]) for names in (path, followed))
-        name, of_followed = path.rpartition(".")[2], followed.rpartition(".")[2]
-        if section is not None and value is not None and of_followed in value:
-            section.setdefault(name, value[of_followed])
+        section, value = (_section_at(values, names.split(".")[:-1]) for names in (path, followed))
+        name, key = path.rpartition(".")[2], followed.rpartition(".")[2]
+        if section is not None and value is not None and key in value:
+            section.setdefault(name, value[key])
 
 
-def _at(values: Any, names: Sequence[str]) -> dict[str, Any] | None:
-    """Return a section of values, or None if it is not there."""
+def _section_at(values: Any, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return a section of values, or None if it is missing."""
     for name in names:
         values = values.get(name) if isinstance(values, dict) else None
     return values if isinstance(values, dict) else None
@@ -253,7 +253,7 @@ def _at(values: Any, names: Sequence[str]) -> dict[str, Any] | None:
 def _environment_overrides(cls: Any, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the sources and overrides of environment variables, such as ENN_OPTIM__LR=0.003.
 
-    The names of fields are in upper case there; those of the items of a dict stay as they are.
+    Names of fields are in upper case; keys of dicts are case-sensitive.
     """
     for name, value in sorted(environment.items()):  # a section before its fields
         if not name.startswith(PREFIX):
@@ -269,7 +269,7 @@ def _environment_overrides(cls: Any, environment: Mapping[str, str]) -> Iterator
 def _apply_override(
     cls: type[Any], values: dict[str, Any], override: str, sources: Sources, source: str
 ) -> None:
-    """Set what an assignment such as "optim.lr=0.1" names."""
+    """Apply an assignment such as "optim.lr=0.1"."""
     key, equals, text = override.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -281,20 +281,20 @@ def _apply_override(
     if kind is None:
         raise ConfigError(unknown_field(cls, key, text))
 
-    # Make the sections around the field.
+    # Create the parent sections of the field.
     section = values
     for name in path[:-1]:
         if section.get(name) is None:
             section[name] = {}
         section = section[name]
         if not isinstance(section, dict):
-            return  # Building the section reports what stands in its place.
+            return  # reported when the section is built
     section[path[-1]] = _parse_value(kind, text, key)
     sources.note(path, section[path[-1]], source)
 
 
 def _parse_value(kind: Any, text: str, key: str) -> Any:
-    """Return the value that a text on the command line means for a field of this type."""
+    """Parse a text of the command line for a field of this type."""
     bare = text.strip()
     if kind is not strip_optional(kind):
         return None if bare in ("None", "none") else _parse_value(strip_optional(kind), text, key)
@@ -307,5 +307,5 @@ def _parse_value(kind: Any, text: str, key: str) -> Any:
         return ron.loads(bare)
     except RonError as error:
         if kind in (int, float) or get_origin(kind) is Literal:
-            return bare  # The builder has a better message than the reader of RON.
+            return bare  # the builder has a better message than the RON parser
         raise ConfigError(f"{key}={short_repr(bare)}: {error}") from error

@@ -13,11 +13,11 @@ NormAdvOver = Literal["acting", "all"]
 
 @dataclass
 class MagnetConfig(Section):
-    """Settings of the magnet: an earlier self that the policy is kept close to.
+    """Settings of magnetic mirror descent: a KL penalty to an earlier policy, the magnet.
 
     Attributes:
         coef: Coefficient of the KL divergence of the policy from the magnet, a mean over actors.
-        every: The magnet is the agent of the last multiple of this many steps.
+        every: Update the magnet to the current agent at each multiple of this many steps.
     """
 
     coef: float = limited(0.1, at_least=0.0)
@@ -29,55 +29,55 @@ class PPOConfig(Section):
     """Settings of proximal policy optimization.
 
     Attributes:
-        gae: Estimate advantages by generalized advantage estimation.
+        gae: Use generalized advantage estimation (GAE).
         gamma: Discount factor of rewards.
-        gae_lambda: The lambda of generalized advantage estimation.
+        gae_lambda: The lambda of GAE.
         norm_adv: Normalize advantages to mean 0 and standard deviation 1 over each minibatch.
-        clip_coef: How far the probability of an action may move away from 1 times its old one
-            before its gradient is cut.
-        clip_vloss: Clip the value function's loss, too.
+        clip_coef: Clipping range of the probability ratio: gradients are cut beyond 1 plus or
+            minus this.
+        clip_vloss: Also clip the loss of the value function.
         ent_coef: Coefficient of the entropy bonus.
-        vf_coef: Coefficient of the value function's loss.
-        target_kl: Leave a rollout's optimization once the KL divergence from the policy that
+        vf_coef: Coefficient of the loss of the value function.
+        target_kl: Stop the optimization on a rollout once the KL divergence from the policy that
             collected it exceeds this.
-        anneal_entropy: Lower the entropy coefficient linearly to 0 over the run, unless ent_coef
-            has a schedule.
-        ratio: Clip the probability ratio of each "actor" by itself, or that of all that was chosen
-            in a "frame" together, for actors whose choices only make sense together.
-        weight_by: Every "actor" counts the same in the policy's loss, so that frames with many
-            dominate, or every "frame", for worlds whose number of actors changes a lot.
-        dual_clip: Where an action turned out badly, ignore how much more probable than this many
-            times it became; above 1, such as 3. For many actors, of which rare ones get huge
-            ratios.
-        value_loss: The value function's loss: "huber" grows linearly beyond huber_delta, so that
-            rare large errors leave something to the policy; "mse" squares all errors; "hl_gauss"
-            learns the probabilities of value_bins as classes, for returns of several sizes.
-        vf_clip_coef: How far a value may move before clip_vloss stops it, in units of the returns;
-            clip_coef if not set. Set it where returns are not of the size of 1.
-        huber_delta: The error beyond which value_loss "huber" grows linearly.
-        value_bins: The bins of value_loss "hl_gauss".
+        anneal_entropy: Anneal the entropy coefficient to 0 over the run, see ent_anneal_power; not
+            if ent_coef has a schedule.
+        ratio: Clip the probability ratio of each "actor", or the joint ratio of all choices in a
+            "frame", for choices of actors that depend on each other.
+        weight_by: Weigh every "actor" equally in the loss of the policy, so that frames with many
+            actors dominate, or every "frame", for environments with a varying number of actors.
+        dual_clip: For negative advantages, clip the probability ratio at this value (dual-clip
+            PPO); above 1, such as 3. For many actors, where rare actions get huge ratios.
+        value_loss: Loss of the value function: "huber" grows linearly beyond huber_delta, so that
+            rare large errors do not dominate; "mse" is the mean squared error; "hl_gauss" is a
+            cross-entropy over value_bins, for returns of several scales.
+        vf_clip_coef: Clipping range of clip_vloss, in units of returns; clip_coef if not set. Set
+            it if the scale of returns is far from 1.
+        huber_delta: Error beyond which value_loss "huber" grows linearly.
+        value_bins: Bins of value_loss "hl_gauss".
         reward_scaling: Divide rewards by the running standard deviation of discounted returns, for
-            rewards that are far from 1. What is reported stays as it was.
-        ent_targets: For each action named, the share of the largest possible entropy to keep,
-            between 0 and 1. Its coefficient starts as ent_coef and is learnt, and not annealed;
-            for keeping several actions exploring to a known degree.
-        ent_target_lr: Relative change of these coefficients in an optimizer step, for an entropy
-            that misses its target by 1.
-        magnet: An earlier self that the policy is kept close to, against running in circles in
+            rewards far from 1. Reported rewards stay unscaled.
+        ent_targets: Target entropy of actions by name, as a share of the maximum entropy between 0
+            and 1. The coefficient of such an action starts at ent_coef and is learned instead of
+            annealed; to control the exploration of several actions.
+        ent_target_lr: Learning rate of these coefficients: relative change per optimizer step for
+            an entropy that misses its target by 1.
+        magnet: Magnetic mirror descent: a KL penalty to an earlier policy, against cycling in
             games; none if not set.
-        seq_len: With memory, the number of steps of an environment that gradients go back through,
-            which are learnt from together; rollout.steps if not set.
-        norm_adv_over: Mean and standard deviation are those of the frames of a minibatch in which
-            somebody acts ("acting"), so that waiting does not scale the policy's step, and fewer
-            than two of them are not normalized; or those of "all" frames.
-        value_norm: The value function computes in standard deviations from the mean of all returns
-            of the run so far, so that their size is no matter. What is reported and shown stays in
-            units of the returns.
-        norm_adv_floor: With value_norm, advantages whose standard deviation is below this share of
-            that of the returns are divided by that share instead, so that they vanish once there is
-            nothing left to gain.
-        ent_anneal_power: With anneal_entropy, the entropy coefficient falls by this power of the
-            share of the run that is left: 1 is linear, 8 falls to a tenth in the first quarter.
+        seq_len: With memory, length of the sequences for backpropagation through time, in steps;
+            rollout.steps if not set.
+        norm_adv_over: Normalize advantages over the frames of a minibatch with decisions
+            ("acting"), so that waiting does not scale the update (fewer than two such frames are
+            not normalized), or over "all" frames.
+        value_norm: Normalize the targets of the value function by the running mean and standard
+            deviation of returns, so that their scale does not matter. Reported values stay in units
+            of returns.
+        norm_adv_floor: With value_norm, least standard deviation to divide advantages by, relative
+            to the standard deviation of returns, so that advantages vanish once nothing can be
+            gained.
+        ent_anneal_power: With anneal_entropy, exponent of the annealing: the coefficient is
+            multiplied by the remaining share of the run to this power. 1 is linear; 8 falls to a
+            tenth in the first quarter.
     """
 
     gae: bool = True
@@ -111,22 +111,22 @@ class PPOConfig(Section):
         for name, target in self.ent_targets.items():
             check.number(f"ent_targets[{name!r}]", target, above=0, below=1)
 
-        # Settings that have no effect beside the others.
+        # Settings without effect in combination with others.
         loss, is_binned = repr(self.value_loss), self.value_loss == "hl_gauss"
         check.require(
             not is_binned or self.value_bins is not None,
-            "value_bins: expected the bins of value_loss='hl_gauss', got None; set their low "
-            "and high, beyond all returns",
+            "value_bins: expected bins for value_loss='hl_gauss', got None; set low and high "
+            "beyond all returns",
         )
         check.require(
             is_binned or self.value_bins is None,
-            f"value_bins: expected value_loss='hl_gauss', which they are for, got {loss}; "
-            "leave them out",
+            f"value_bins: expected value_loss='hl_gauss', got {loss}; remove value_bins, which "
+            "has no effect",
         )
         check.require(
             not (is_binned and self.clip_vloss),
-            "clip_vloss: expected false beside value_loss='hl_gauss', which has nothing to "
-            "clip, got true",
+            "clip_vloss: expected false with value_loss='hl_gauss', which cannot be clipped, "
+            "got true",
         )
         check.only_with("vf_clip_coef", self.clip_vloss, "clip_vloss=true", "false")
         check.only_with("huber_delta", self.value_loss == "huber", "value_loss='huber'", loss)
@@ -137,23 +137,24 @@ class PPOConfig(Section):
         check.only_with("ent_target_lr", bool(self.ent_targets), "ent_targets")
         check.require(
             not self.ent_targets or self.ent_coef > 0,
-            f"ent_coef: expected a number above 0, where the coefficients of ent_targets "
-            f"start, got {self.ent_coef}",
+            f"ent_coef: expected a number above 0, the initial coefficient of ent_targets, "
+            f"got {self.ent_coef}",
         )
 
 
 @dataclass
 class ParamGroupConfig(Section):
-    """Settings of some of the parameters.
+    """Settings of a parameter group.
 
     Attributes:
-        pattern: Names of the parameters, such as "embedding.*"; * stands for anything.
+        pattern: Names of the parameters, such as "embedding.*"; * matches anything.
         lr_factor: Factor of the learning rate.
-        weight_decay: Weight decay of all of them, also of those that optim.weight_decay spares;
-            as of all others if not set.
-        freeze_from: Leave them as they are from this step on; from the first one if only
+        weight_decay: Weight decay of all parameters of the group, including biases, norms and
+            embedding tables; as for other parameters if not set.
+        freeze_from: Freeze the parameters from this step on; from the first step if only
             freeze_until is set.
-        freeze_until: Train them again from this step on; never if only freeze_from is set.
+        freeze_until: Train the parameters again from this step on; never if only freeze_from is
+            set.
     """
 
     pattern: str
@@ -163,7 +164,7 @@ class ParamGroupConfig(Section):
     freeze_until: Optional[int] = None
 
     def _check(self, check: Validator) -> None:
-        check.require(self.pattern != "", "pattern: expected one such as \"embedding.*\", got ''")
+        check.require(self.pattern != "", "pattern: expected names such as 'embedding.*', got ''")
         check.number("freeze_until", self.freeze_until, at_least=(self.freeze_from or 0) + 1)
 
 
@@ -172,25 +173,24 @@ class OptimizerConfig(Section):
     """Settings of the optimizer.
 
     Attributes:
-        lr: The learning rate.
-        lr_warmup_steps: Number of environment steps over which the learning rate rises from 0 to
-            its value; none if not set.
-        bs: Batch size: frames in one optimizer step.
-        weight_decay: Weight decay, of the matrices; biases, norms and embedding tables have
-            none.
-        micro_bs: Frames in one forward and backward pass, whose gradients are added up to those of
-            a batch. A smaller number needs less memory, takes longer, and learns the same.
-        anneal_lr: Lower the learning rate linearly to 0 over the run, unless lr has a schedule.
-        update_epochs: Number of passes over the frames of each rollout.
-        max_grad_norm: Scale gradients down to this norm, those of a value network for themselves.
-        groups: Settings of some of the parameters; each follows the first group that fits its name.
-        name: Which optimizer: a class of torch.optim.
-        kwargs: Keyword arguments of the optimizer, as a JSON object; eps of AdamW is 0.00001 if it
-            is not among them.
-        shuffle: Draw a new order of the frames for each pass over them; without it they come step
-            by step, as they were collected.
-        max_entities: Entities in one forward and backward pass, at most; a frame with more of them
-            has one for itself. As with micro_bs, less memory, more time, and the same is learnt.
+        lr: Learning rate.
+        lr_warmup_steps: Number of environment steps of linear learning rate warm-up; none if not
+            set.
+        bs: Batch size: number of frames per optimizer step.
+        weight_decay: Weight decay of matrices; biases, norms and embedding tables have none.
+        micro_bs: Number of frames per forward and backward pass; gradients are accumulated over a
+            batch. Smaller values need less memory and more time, with the same result.
+        anneal_lr: Anneal the learning rate linearly to 0 over the run, unless lr has a schedule.
+        update_epochs: Number of epochs over the frames of each rollout.
+        max_grad_norm: Clip the gradient norm to this; a separate value network is clipped on its
+            own.
+        groups: Parameter groups; each parameter belongs to the first group that matches its name.
+        name: Optimizer: the name of a class of torch.optim.
+        kwargs: Keyword arguments of the optimizer, as a JSON object; eps of AdamW is 0.00001 unless
+            given.
+        shuffle: Shuffle the frames in each epoch; otherwise frames stay in the order of collection.
+        max_entities: Largest number of entities per forward and backward pass; a frame with more
+            entities gets its own pass. Like micro_bs: less memory, more time, the same result.
     """
 
     lr: float = limited(0.001, at_least=0.0)
@@ -209,8 +209,8 @@ class OptimizerConfig(Section):
 
     def _check(self, check: Validator) -> None:
         is_default = (self.name, self.kwargs) == ("AdamW", "{}")  # known to work, without torch
-        if not is_default and not any(p.startswith("kwargs:") for p in check.found):
+        if not is_default and not any(p.startswith("kwargs:") for p in check.messages):
             from enn_trainer.config.torch_optimizers import problems_of_optimizer
 
             decays = bool(self.weight_decay) or any(g.weight_decay for g in self.groups)
-            check.found += problems_of_optimizer(self.name, self.kwargs, decays)
+            check.messages += problems_of_optimizer(self.name, self.kwargs, decays)

@@ -1,4 +1,4 @@
-"""Rusty Object Notation, read into plain data and written from it.
+"""Parser and writer of Rusty Object Notation (RON).
 
     value   read as                     written from
     struct  dict, without its name      Struct
@@ -7,14 +7,13 @@
     tuple   list
     string  str                         str
     char    str
-    number  int or float                int or float, by repr, so that it comes back exactly
+    number  int or float                int or float, by repr, which is exact
     unit    {}, a struct of no fields   Struct of no fields
     None    None                        None
-    Some(x) x                           x: an option is written bare
+    Some(x) x                           x: an option is written without Some
 
-A bare identifier, the variant of an enum, is read as its name. Comments and a leading
-`#![enable(...)]` are skipped. Nothing read here can run code, recurse without bound, or fail
-with anything other than RonError.
+A bare identifier (an enum variant) is read as its name. Comments and a leading `#![enable(...)]`
+are skipped. Parsing never runs code, has bounded recursion, and raises only RonError.
 
 Source: the grammar of github.com/ron-rs/ron, docs/grammar.md.
 """
@@ -30,9 +29,9 @@ from entity_env.serialization.bounds import MAX_SAME_HASH
 __all__ = ["MAX_DEPTH", "RonError", "Struct", "dumps", "in_one_line", "loads"]
 
 MAX_DEPTH = 64
-# Below 640 digits Python converts between int and decimal text whatever its settings.
+# Below 640 digits Python always converts between int and decimal text.
 MAX_NUMBER_LENGTH = 500
-TOO_LONG = f"expected at most {MAX_NUMBER_LENGTH} characters of number"
+TOO_LONG = f"expected a number of at most {MAX_NUMBER_LENGTH} characters"
 _TOO_DEEP = f"expected at most {MAX_DEPTH} levels of nesting"
 
 _BLANKS = re.compile(r"(?:\s++|//[^\n]*+)*+")
@@ -62,25 +61,25 @@ _ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"'}
 
 
 class Struct(NamedTuple):
-    """A struct to be written with its name and with bare field names."""
+    """A struct with a name, whose field names are written without quotes."""
 
     name: str
     fields: Mapping[str, Any]
 
 
 def loads(text: str, named: bool = False, starts: dict[int, int] | None = None) -> Any:
-    """Read one RON value.
+    """Parse a RON document.
 
     Args:
         text: The whole document.
-        named: Read a struct that has a name as a `Struct`, which keeps it.
-        starts: Takes the position of the fields of each dict in the text, by its id.
+        named: Return structs with a name as `Struct`, to keep the name.
+        starts: Filled with the position of the fields of each dict in the text, by id of the dict.
 
     Returns:
         Plain data: dict, list, str, int, float, bool, None.
 
     Raises:
-        RonError: the text is not RON, names a field or key twice, or nests deeper than MAX_DEPTH.
+        RonError: the text is not RON, repeats a field or key, or nests deeper than MAX_DEPTH.
     """
     reader = _Reader(text, named, {} if starts is None else starts)
     while text.startswith("#!", reader.at):
@@ -92,7 +91,7 @@ def loads(text: str, named: bool = False, starts: dict[int, int] | None = None) 
 
 
 class _Reader:
-    """A position in a text; every method moves it behind what it reads and the blanks there."""
+    """Parser with a position in a text; methods advance it past a token and following blanks."""
 
     def __init__(self, text: str, named: bool, starts: dict[int, int]) -> None:
         self.text = text
@@ -104,11 +103,11 @@ class _Reader:
         at = self.at if at is None else at
         line = self.text.count("\n", 0, at) + 1
         column = at - self.text.rfind("\n", 0, at)
-        came = repr(self.text[at]) if at < len(self.text) else "the end"
-        return RonError(f"{problem}, got {came}", line, column)
+        got = repr(self.text[at]) if at < len(self.text) else "the end"
+        return RonError(f"{problem}, got {got}", line, column)
 
     def move(self, to: int) -> None:
-        """Move behind white space and comments from there on; those in /* */ may be nested."""
+        """Move to a position and skip white space and comments; /* */ comments may be nested."""
         self.at = to
         while True:
             blanks = _BLANKS.match(self.text, self.at)
@@ -125,12 +124,12 @@ class _Reader:
                 raise self.error("expected */ to end this comment")
 
     def match(self, pattern: re.Pattern[str], problem: str) -> re.Match[str]:
-        """Take what a pattern matches here, or raise an error with the problem."""
-        found = pattern.match(self.text, self.at)
-        if found is None:
+        """Consume a match of a pattern, or raise an error."""
+        match = pattern.match(self.text, self.at)
+        if match is None:
             raise self.error(problem)
-        self.move(found.end())
-        return found
+        self.move(match.end())
+        return match
 
     def take(self, token: str) -> bool:
         is_here = self.text.startswith(token, self.at)
@@ -143,15 +142,15 @@ class _Reader:
             raise self.error(f"expected '{token}' {why}")
 
     def name(self) -> str | None:
-        """Take an identifier, if one is here; `r#name` is how RON writes a reserved one."""
-        found = _FIELD.match(self.text, self.at)
-        if found is None:
+        """Consume an identifier, if there is one; reserved words are written `r#name`."""
+        match = _FIELD.match(self.text, self.at)
+        if match is None:
             return None
-        self.move(found.end())
-        return found[1]
+        self.move(match.end())
+        return match[1]
 
     def value(self, depth: int = 0) -> Any:
-        """Read a value that is inside `depth` others."""
+        """Parse a value at a depth of nesting."""
         if depth == MAX_DEPTH:
             raise self.error(_TOO_DEEP)
         start = self.at
@@ -166,13 +165,13 @@ class _Reader:
             return self.unescaped(self.match(*_QUOTED[char]))
         if opening := _RAW_STRING.match(self.text, start):
             return self.raw_string(opening)
-        # A digit other than 0 to 9 is part of no RON number.
+        # Unicode digits other than 0 to 9 are not part of RON numbers.
         if char and char in "+-.0123456789":
             return self.number()
         return self.word(depth)
 
     def word(self, depth: int) -> Any:
-        """Read a constant, an option, a struct that has a name, or an enum's variant."""
+        """Parse a constant, an option, a struct with a name, or an enum variant."""
         is_raw = self.text.startswith("r#", self.at)
         name = self.name()
         if name is None:
@@ -209,10 +208,10 @@ class _Reader:
         return items
 
     def entries(self, end: str, depth: int, opened: int) -> dict[Any, Any]:
-        """Read the fields of a struct, which ends with ")", or the items of a map."""
-        found: dict[Any, Any] = {}
+        """Parse the fields of a struct, which ends with ")", or the items of a map."""
+        items: dict[Any, Any] = {}
         same_hash: Counter[int] = Counter()
-        self.starts[id(found)] = opened
+        self.starts[id(items)] = opened
         while not self.take(end):
             start = self.at
             key = self.name() if end == ")" else self.value(depth + 1)
@@ -224,13 +223,13 @@ class _Reader:
                 same_hash[hash(key)] += 1
                 if same_hash[hash(key)] > MAX_SAME_HASH:  # a dict would take quadratic time
                     raise self.error("expected keys with different hashes", start)
-            if key in found:
-                raise self.error(f"expected {key!r} once, it is there twice", start)
+            if key in items:
+                raise self.error(f"expected {key!r} once, got it twice", start)
             self.expect(":", f"after {key!r}")
-            found[key] = self.value(depth + 1)
+            items[key] = self.value(depth + 1)
             if not self.take(",") and not self.text.startswith(end, self.at):
                 raise self.error(f"expected ',' or '{end}' after the value of {key!r}")
-        return found
+        return items
 
     def number(self) -> int | float:
         start = self.at
@@ -248,7 +247,7 @@ class _Reader:
         return value
 
     def unescaped(self, quoted: re.Match[str]) -> str:
-        """Return the text between quotes."""
+        """Return the text between quotes, with escapes replaced."""
 
         def character(escape: re.Match[str]) -> str:
             point = int(escape[1] or escape[2] or "0", 16)
@@ -269,19 +268,19 @@ class _Reader:
 
 
 def dumps(value: Any, one_line: bool = False, depth: int = 0) -> str:
-    """Write plain data as RON, one field or item to a line.
+    """Format plain data as RON, one field or item per line.
 
     Args:
         value: A tree of Struct, Mapping, list, tuple, str, int, float, bool and None.
-        one_line: Write no line breaks and no names of structs.
-        depth: The number of values around this one.
+        one_line: Omit line breaks and names of structs.
+        depth: Depth of nesting.
 
     Returns:
-        Text that `loads` reads back as the same data, each Struct as the dict of its fields.
+        Text that `loads` parses to the same data, each Struct as the dict of its fields.
 
     Raises:
-        RonError: something in the tree is of another type, is not a name where a name is needed,
-            is too large a number, or nests deeper than MAX_DEPTH.
+        RonError: a value has another type, a name is invalid, a number is too large, or values nest
+            deeper than MAX_DEPTH.
     """
     if depth == MAX_DEPTH:
         raise RonError(_TOO_DEEP)
@@ -289,7 +288,7 @@ def dumps(value: Any, one_line: bool = False, depth: int = 0) -> str:
     def inner(item: Any) -> str:
         return dumps(item, one_line, depth + 1)
 
-    # The items of what has some.
+    # Containers: text of the items.
     if isinstance(value, Struct):
         opening, closing = "(" if one_line else f"{_checked_name(value.name)}(", ")"
         items = [f"{_checked_name(k)}: {inner(v)}" for k, v in value.fields.items()]
@@ -302,7 +301,7 @@ def dumps(value: Any, one_line: bool = False, depth: int = 0) -> str:
     else:
         return _scalar(value)
 
-    # One after the other, or one below the other.
+    # Layout in one line, or one item per line.
     if one_line or not items:
         return f"{opening}{', '.join(items)}{closing}"
     indent = "    " * depth
@@ -311,13 +310,13 @@ def dumps(value: Any, one_line: bool = False, depth: int = 0) -> str:
 
 
 def in_one_line(value: Any) -> str:
-    """Write plain data as `dumps`, without line breaks and names of structs."""
+    """Format plain data like `dumps`, without line breaks and names of structs."""
     return dumps(value, one_line=True)
 
 
 def is_writable(number: int) -> bool:
     """Return whether an integer has at most MAX_NUMBER_LENGTH characters."""
-    # Python refuses to write those of thousands of digits.
+    # repr raises for integers of thousands of digits.
     is_short = number.bit_length() <= 4 * MAX_NUMBER_LENGTH
     return is_short and len(int.__repr__(number)) <= MAX_NUMBER_LENGTH
 
@@ -327,7 +326,7 @@ def _scalar(value: Any) -> str:
         return {None: "None", True: "true", False: "false"}[value]
     if isinstance(value, str):
         return f'"{"".join(map(_escaped, value))}"'
-    # Not repr(value): subclasses, such as the scalars of numpy, have their own.
+    # Not repr(value): subclasses such as numpy scalars override it.
     if isinstance(value, float):
         return float.__repr__(value).replace("nan", "NaN")
     if isinstance(value, int):

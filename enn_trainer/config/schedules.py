@@ -1,11 +1,10 @@
-"""Settings that change during a run, such as `"step: 0.1@0 cos 0.01@1e6"`.
+"""Schedules of settings, such as `"step: 0.1@0 cos 0.01@1e6"`.
 
-A schedule names a clock, which is an attribute of the state, followed by knots, each one
-value@position. It is constant before the first knot and after the last. A word between two knots is
-the shape of the interpolation, with t from 0 to 1; by default it is that of the previous interval,
-initially `lin`:
+A schedule consists of a clock, which is an attribute of the state, and knots, each value@position.
+It is constant before the first knot and after the last. A word between two knots is the shape of
+the interpolation, with t from 0 to 1; the default is the previous shape, initially `lin`:
 
-| shape | weight of the first of the two values at t |
+| shape | weight of the first value at t |
 | --- | --- |
 | `lin` | 1 - t |
 | `quad`, `poly(p)` | (1 - t) ** 2, (1 - t) ** p: fast at first if p > 1, fast at last if p < 1 |
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.config.field_types import join_path
-from enn_trainer.config.hyperstate_door import their_schedule
+from enn_trainer.config.hyperstate_door import hyperstate_schedule
 from enn_trainer.config.validation import Problems
 
 CLOCKS = ("step", "time_used")
@@ -37,7 +36,7 @@ _WEIGHTS: Mapping[str, Callable[[float], float]] = {
     "quad": lambda t: (1 - t) ** 2.0,
     "step": lambda t: 1.0,
 }
-"""Weight of the first of two values at t from 0 to 1, by shape."""
+"""Weight of the first value at t from 0 to 1, by shape."""
 _EXP, _POLY = "exp", re.compile(r"poly\((.+)\)")
 _SHAPES = f"{', '.join([*_WEIGHTS, _EXP])}, or poly(p) with p > 0"
 _CLOCK = re.compile(r"\s*(\w+)\s*:")
@@ -57,10 +56,10 @@ class Schedule:
     """Value as a function of a clock.
 
     Attributes:
-        text: the text that it was parsed from.
-        clock: the attribute of the state that is its argument.
-        knots: at least one knot, by rising positions.
-        repeats: True if it starts again after the last knot.
+        text: The parsed text.
+        clock: Attribute of the state that is the argument of the function.
+        knots: At least one knot, with increasing positions.
+        repeats: True if the schedule starts again after the last knot.
     """
 
     text: str
@@ -103,7 +102,7 @@ def _power(shape: str) -> float:
 
 
 def _number(text: str) -> float:
-    """Return the finite number that a text is, or NaN for any other text."""
+    """Parse a finite number; NaN for any other text."""
     try:
         number = float(text)
     except ValueError:
@@ -118,12 +117,12 @@ def parse_schedule(text: str, whole: bool = False) -> Schedule:
     """Parse a schedule.
 
     Args:
-        text: a schedule, such as "step: 0.1@0 lin 0.0@100".
+        text: A schedule, such as "step: 0.1@0 lin 0.0@100".
         whole: True if the values must be whole numbers.
 
     Raises:
-        ConfigError: the text is not a schedule; the message names the character, from 1, and what
-            was expected there.
+        ConfigError: the text is not a schedule; the message names the position, from 1, and the
+            expected syntax.
     """
     # The clock.
     clock = _CLOCK.match(text)
@@ -158,7 +157,7 @@ def parse_schedule(text: str, whole: bool = False) -> Schedule:
 
 
 def _knot(word: re.Match[str], text: str, before: Knot | None, shape: str, whole: bool) -> Knot:
-    """Parse a knot, which comes after `before` with the given shape between them."""
+    """Parse a knot that follows `before`, with the shape of the interpolation between them."""
     value, position = (_number(part) for part in word[0].split("@", 1))
     if math.isnan(value) or math.isnan(position):
         raise _unexpected("two finite numbers as value@position", word, text)
@@ -188,7 +187,7 @@ def _unexpected(expected: str, word: re.Match[str] | None, text: str) -> ConfigE
 class Scheduled:
     """Number in a configuration that follows a schedule; equal to its current value.
 
-    So readers of a setting get the current value, a copy of the configuration keeps its schedules,
+    Reading a setting returns the current value, a copy of the configuration keeps its schedules,
     and assigning a number to the setting ends its schedule.
     """
 
@@ -205,18 +204,18 @@ class ScheduledFloat(Scheduled, float):
 
 
 class ScheduledInt(Scheduled, int):
-    """Int that follows a schedule, rounded to the nearest one, or the even one from halves."""
+    """Int that follows a schedule, rounded to the nearest integer (halves to even)."""
 
     __str__ = int.__repr__
 
 
 def scheduled(schedule: Schedule, kind: type, x: float) -> Scheduled:
-    """Return a setting that follows a schedule, with its value at `x` on the clock.
+    """Create a setting that follows a schedule, with its value at `x` on the clock.
 
     Args:
-        schedule: the schedule.
+        schedule: The schedule.
         kind: int, float, or a subclass of one of them.
-        x: time on the clock of the schedule.
+        x: Time on the clock of the schedule.
     """
     value = schedule.value_at(x)
     number = ScheduledInt(round(value)) if issubclass(kind, int) else ScheduledFloat(value)
@@ -225,32 +224,32 @@ def scheduled(schedule: Schedule, kind: type, x: float) -> Scheduled:
 
 
 def read_scheduled(text: str, kind: type, path: str, fixed: Mapping[str, str]) -> Scheduled:
-    """Parse the schedule of a setting, and return its value at the start of a run.
+    """Parse the schedule of a setting, and return it with its value at the start of a run.
 
     Args:
-        text: the schedule.
+        text: The schedule.
         kind: int or float.
-        path: path of the field in the configuration.
-        fixed: reasons why settings cannot change, by the paths of settings or sections.
+        path: Path of the field in the configuration.
+        fixed: Reasons why settings cannot change, by the path of a setting or section.
 
     Raises:
-        ConfigError: the text is not a schedule, or the setting cannot follow one.
+        ConfigError: the text is not a schedule, or the setting cannot follow a schedule.
     """
     for prefix, reason in fixed.items():
         if path == prefix or path.startswith((f"{prefix}.", f"{prefix}[")):
             raise ConfigError(f"expected one number for the whole run, got a schedule: {reason}")
     if "[" in path:
-        raise ConfigError("expected a number, got a schedule, which only a field can have")
+        raise ConfigError("expected a number, got a schedule, which only fields support")
     return scheduled(parse_schedule(text, whole=kind is int), kind, 0.0)
 
 
 def as_written(value: Any) -> Any:
-    """Return the value of a field as in a configuration file; for a scheduled one, its schedule."""
+    """Return the value of a field as in a configuration file: a scheduled value as its schedule."""
     return value.schedule.text if isinstance(value, Scheduled) else value
 
 
 def settings_of(section: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a tree of dataclasses by dotted paths, sections before their fields."""
+    """Yield the dotted paths and values of a tree of dataclasses, sections before their fields."""
     for field in dataclasses.fields(section):
         value, where = getattr(section, field.name), join_path(path, field.name)
         yield where, value
@@ -264,7 +263,7 @@ def scheduled_fields(config: Any) -> dict[str, Any]:
 
 
 def by_section(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values that are given by dotted paths in one dictionary for each section."""
+    """Convert values by dotted path to nested dictionaries by section."""
     nested: dict[str, Any] = {}
     for path, value in values.items():
         *sections, name = path.split(".")
@@ -273,11 +272,11 @@ def by_section(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def follow_schedules(config: Any, state: Any) -> None:
-    """Set every setting that follows a schedule to its current value.
+    """Update every setting that follows a schedule to its current value.
 
     Args:
-        config: a tree of dataclasses, which is changed.
-        state: object with the clocks as attributes.
+        config: A tree of dataclasses, changed in place.
+        state: Object with the clocks as attributes.
     """
     for path, value in scheduled_fields(config).items():
         *sections, name = path.split(".")
@@ -285,13 +284,13 @@ def follow_schedules(config: Any, state: Any) -> None:
         setattr(reduce(getattr, sections, config), name, now)
 
 
-# Schedules as hyperstate keeps them: beside the configuration, by section
+# Schedules of hyperstate, which are stored by section, apart from the configuration
 
 
 def read_hyperstate_schedules(
     section: Any, schedules: Mapping[str, Any], fixed: Mapping[str, str], path: str = ""
 ) -> None:
-    """Let the settings that hyperstate loaded follow the schedules that it keeps beside them."""
+    """Convert the schedules of a configuration that hyperstate loaded to settings."""
     for name, schedule in schedules.items():
         value = getattr(section, name)
         if isinstance(schedule, dict):
@@ -303,10 +302,10 @@ def read_hyperstate_schedules(
 
 
 def hyperstate_schedules(config: Any) -> dict[str, Any]:
-    """Return the schedules of a configuration as hyperstate keeps them, by section."""
+    """Return the schedules of a configuration in the form of hyperstate, by section."""
     return by_section(
         {
-            path: their_schedule(follow_schedules, value.schedule.text)
+            path: hyperstate_schedule(follow_schedules, value.schedule.text)
             for path, value in scheduled_fields(config).items()
         }
     )

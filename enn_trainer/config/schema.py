@@ -1,10 +1,9 @@
-"""Schema files: the fields of a configuration class with types and defaults, and what changed.
+"""Schema files: fields of a configuration class with types and defaults, to detect changes.
 
-A schema is kept beside the code, so that a change of the class that gives older configurations
-another meaning is noticed. A change is of one of three kinds:
+A schema is committed with the code to detect changes of the class that break older configurations:
 
-| INFO | older files mean what they meant |
-| WARN | they are refused or mean something else, unless a rule repairs that |
+| INFO | older files keep their meaning |
+| WARN | older files are rejected or change their meaning, unless a rule is added |
 | ERROR | the same, and no rule can be proposed |
 """
 
@@ -26,7 +25,7 @@ from entity_env.errors import short_repr
 NO_DEFAULT = object()
 COMPUTED = "(computed when a run begins)"
 
-# Names less similar than this are of two fields, not of one that was renamed.
+# Least similarity of the names of a renamed field.
 _SIMILAR = 0.6
 
 
@@ -35,8 +34,8 @@ class SchemaField:
     """A field or section.
 
     Attributes:
-        type: Such as "List[int]".
-        default: Plain data; `NO_DEFAULT` if there is none, `COMPUTED` if it is not always the same.
+        type: Type as text, such as "List[int]".
+        default: Plain data; `NO_DEFAULT` if there is none, `COMPUTED` if it varies.
     """
 
     type: str
@@ -51,10 +50,10 @@ class Schema:
     """The fields of a configuration class.
 
     Attributes:
-        name: Of the class.
-        version: Of the class.
-        fields: By dotted paths, each section before its fields; those of the items of a list or
-            dict have a [] behind its name.
+        name: Name of the class.
+        version: Version of the class.
+        fields: Fields by dotted path, each section before its fields; the names of lists and dicts
+            are followed by [] in the paths of their items.
     """
 
     name: str
@@ -76,21 +75,21 @@ def _default(field: dataclasses.Field[Any]) -> Any:
         return field.default
     factory = field.default_factory
     if factory is dataclasses.MISSING or dataclasses.is_dataclass(factory):
-        return NO_DEFAULT  # a section has the defaults of its fields
+        return NO_DEFAULT  # the default of a section follows from its fields
     if "computed" in field.metadata:
         return COMPUTED
     try:
-        one, two = (ron.dumps(as_data(factory())) for _ in range(2))
-    except (RonError, TypeError):  # no plain data
+        first, second = (ron.dumps(as_data(factory())) for _ in range(2))
+    except (RonError, TypeError):  # not plain data
         return COMPUTED
-    return ron.loads(one) if one == two else COMPUTED
+    return ron.loads(first) if first == second else COMPUTED
 
 
 # Files
 
 
 def dump_schema(schema: Schema) -> str:
-    """Return a schema as text, one field to a line."""
+    """Format a schema as text, one field per line."""
     lines = []
     for path, field in schema.fields.items():
         default = {} if field.default is NO_DEFAULT else {"default": field.default}
@@ -107,7 +106,7 @@ def load_schema(path: Path) -> Schema:
     """Read a schema.
 
     Raises:
-        ConfigError: the file cannot be read or holds none.
+        ConfigError: the file cannot be read, or is not a schema.
     """
     values = read_file(path, ron.loads)
     try:
@@ -118,36 +117,36 @@ def load_schema(path: Path) -> Schema:
         if type(values["version"]) is int:
             return Schema(str(values["name"]), values["version"], fields)
     except (KeyError, TypeError, AttributeError):
-        pass  # another kind of file
+        pass  # not a schema
     raise ConfigError(
-        f"{path}: expected a schema as `enn config dump-schema` writes it, got {short_repr(values)}"
+        f"{path}: expected a schema of `enn config dump-schema`, got {short_repr(values)}"
     )
 
 
 # Changes
 
 
-class Change(NamedTuple):
+class SchemaChange(NamedTuple):
     """A difference between a schema and the current class.
 
     Attributes:
         severity: INFO, WARN or ERROR.
-        path: Of the field.
-        what: A description.
-        rule: The rewrite rule that repairs it, as Python; None if none is needed or known.
+        path: Path of the field.
+        description: Description of the change.
+        rule: Rewrite rule for older files, as Python code; None if none is needed or possible.
     """
 
     severity: str
     path: str
-    what: str
+    description: str
     rule: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.severity:6} {self.path}: {self.what}"
+        return f"{self.severity:6} {self.path}: {self.description}"
 
 
-def schema_changes(old: Schema, cls: type[Versioned]) -> list[Change]:
-    """Return what changed since a schema was written, beside what the upgrade rules repair.
+def schema_changes(old: Schema, cls: type[Versioned]) -> list[SchemaChange]:
+    """Return the changes since a schema was written that the upgrade rules do not cover.
 
     Raises:
         ConfigError: the schema is of a later version than the class.
@@ -155,54 +154,54 @@ def schema_changes(old: Schema, cls: type[Versioned]) -> list[Change]:
     new = schema_of(cls)
     if old.version > new.version:
         raise ConfigError(
-            f"version: expected at most {new.version}, that of {new.name}, got {old.version}"
+            f"version: expected at most {new.version}, the version of {new.name}, got {old.version}"
         )
     before = _apply_rules(old.fields, rewrite.rules_since(cls, old.version), new.fields)
-    found = []
+    changes = []
 
-    # Renamed fields, the most similar ones first.
+    # Renamed fields, the most similar names first.
     while (names := _most_similar(before, new.fields)) is not None:
         rule = rewrite.RenameField(*(tuple(name.split(".")) for name in names))
         before = _apply_rules(before, [rule], new.fields)
         removed, added = names
-        found.append(_repaired(removed, f"renamed to {added}", "RenameField", _path(added)))
+        changes.append(_change(removed, f"renamed to {added}", "RenameField", _path(added)))
 
-    # Fields that are there on one side only, and those that changed.
+    # Removed, added and changed fields.
     for name in _only_in(before, new.fields):
-        found.append(_repaired(name, "removed", "DeleteField"))
+        changes.append(_change(name, "removed", "DeleteField"))
     for name in new.fields:
-        found += _changes_of(name, before, new.fields)
-    return found
+        changes += _changes_of(name, before, new.fields)
+    return changes
 
 
-def report(old: Schema, cls: type[Versioned], changes: list[Change]) -> str:
-    """Return the changes as text, and the rules to add."""
+def report(old: Schema, cls: type[Versioned], changes: list[SchemaChange]) -> str:
+    """Format the changes and the rules to add as text."""
     lines = [str(change) for change in changes]
     rules = [f"        {change.rule}," for change in changes if change.rule is not None]
     if all(change.severity == "INFO" for change in changes):
-        fits = "is" if not changes and old == schema_of(cls) else "fits"
-        return "\n".join([*lines, f"the schema {fits} that of {cls.__name__}"])
+        fits = "matches" if not changes and old == schema_of(cls) else "is compatible with"
+        return "\n".join([*lines, f"the schema {fits} {cls.__name__}"])
 
-    # What to do about it.
-    lines += ["", f"so that older files keep their meaning, in {cls.__name__}:"]
+    # The changes of the class to make.
+    lines += ["", f"to keep the meaning of older files, change {cls.__name__}:"]
     if old.version == cls.version():
-        lines.append(f"  let version() be {old.version + 1}")
+        lines.append(f"  let version() return {old.version + 1}")
     if rules:
         lines += ["  add to upgrade_rules():", f"    {old.version}: [", *rules, "    ],"]
     if any(change.severity == "ERROR" for change in changes):
-        lines.append("  for what is marked ERROR no rule can be proposed")
+        lines.append("  write rules for the lines marked ERROR; none can be proposed")
     return "\n".join(lines)
 
 
 def _apply_rules(fields: Fields, rules: Sequence[rewrite.RewriteRule], now: Fields) -> Fields:
-    """Return the fields of a schema after the rules of an upgrade.
+    """Apply the rules of an upgrade to the fields of a schema.
 
-    A rule that maps or checks values declares that its field has the type that the class gives it.
+    A rule that maps or checks values changes the type of its field to the type in the class.
 
     Args:
-        fields: Of the schema.
-        rules: In order.
-        now: The fields of the class.
+        fields: Fields of the schema.
+        rules: Rules in order.
+        now: Fields of the class.
     """
     for rule in rules:
         path = ".".join(getattr(rule, "field", getattr(rule, "old_field", ())))
@@ -232,18 +231,18 @@ def _apply_rules(fields: Fields, rules: Sequence[rewrite.RewriteRule], now: Fiel
     return fields
 
 
-def _only_in(one: Fields, other: Fields) -> list[str]:
-    """Return the topmost fields and sections that the other schema does not have."""
-    return [name for name in one if name not in other and _parent(name) in ("", *other)]
+def _only_in(fields: Fields, other: Fields) -> list[str]:
+    """Return the topmost fields and sections that are missing in the other schema."""
+    return [name for name in fields if name not in other and _parent(name) in ("", *other)]
 
 
 def _parent(name: str) -> str:
-    """Return the path of the section that a field is in, "" for the configuration."""
+    """Return the path of the section of a field, "" for the root."""
     return name.rpartition(".")[0].removesuffix("[]")
 
 
 def _most_similar(old: Fields, new: Fields) -> tuple[str, str] | None:
-    """Return the removed and the added field that are equal but for similar names, if any are."""
+    """Return the removed and added field with the most similar names and equal types, or None."""
     pairs = [
         (_similarity(removed, added), removed, added)
         for removed in _only_in(old, new)
@@ -254,9 +253,9 @@ def _most_similar(old: Fields, new: Fields) -> tuple[str, str] | None:
     return best[1:] if best[0] > _SIMILAR else None
 
 
-def _similarity(one: str, other: str) -> float:
-    """Return the similarity of two paths; that of names counts if they are in one section."""
-    (section, _, name), (other_section, _, other_name) = one.rpartition("."), other.rpartition(".")
+def _similarity(a: str, b: str) -> float:
+    """Return the similarity of two paths; names are compared only within the same section."""
+    (section, _, name), (other_section, _, other_name) = a.rpartition("."), b.rpartition(".")
     if name == other_name:
         return 1.1
     if section != other_section:
@@ -266,11 +265,11 @@ def _similarity(one: str, other: str) -> float:
     return 1.0 if is_abbreviation else similarity(name, other_name)
 
 
-def _changes_of(name: str, before: Fields, now: Fields) -> Iterator[Change]:
-    """Yield the changes of a field that the class has now."""
+def _changes_of(name: str, before: Fields, now: Fields) -> Iterator[SchemaChange]:
+    """Yield the changes of a field of the class."""
     new, old = now[name], before.get(name)
 
-    # A new field; no file misses one that is inside a new section with a default.
+    # A new field; files need no field of a new section with a default.
     if old is None:
         parent = _parent(name)
         while parent and parent not in before:
@@ -278,38 +277,38 @@ def _changes_of(name: str, before: Fields, now: Fields) -> Iterator[Change]:
                 return
             parent = _parent(parent)
         if new.default is not NO_DEFAULT or _is_section(name, now):
-            yield Change("INFO", name, "added")
+            yield SchemaChange("INFO", name, "added")
             return
         empty = {"Optional": "None", "List": "[]", "Dict": "{}"}.get(new.type.partition("[")[0])
         rule: tuple[str, ...] = () if empty is None else ("AddDefault", empty)
-        yield _repaired(name, "added, and files must name it, as it has no default", *rule)
+        yield _change(name, "added without a default, so that files must name it", *rule)
         return
 
     # Another type.
     if old.type != new.type:
-        what = f"type changed from {old.type} to {new.type}"
+        text = f"type changed from {old.type} to {new.type}"
         if _is_section(name, now) or accepts(new.type, old.type):
-            yield Change("INFO", name, what)
+            yield SchemaChange("INFO", name, text)
         else:
-            yield _repaired(name, what, *_rule_for_type(old.type, new.type))
+            yield _change(name, text, *_rule_for_type(old.type, new.type))
 
-    # Another default; True and 1 are not the same.
-    one, two = old.default, new.default
-    if one is two or (one == two and isinstance(one, bool) == isinstance(two, bool)):
+    # Another default; True and 1 are different.
+    a, b = old.default, new.default
+    if a is b or (a == b and isinstance(a, bool) == isinstance(b, bool)):
         return
-    if two is NO_DEFAULT:
+    if b is NO_DEFAULT:
         if not _is_section(name, now):
-            rule = () if one == COMPUTED else ("AddDefault", repr(one))
-            yield _repaired(name, f"default {_shown(one)} removed", *rule)
-    elif one is NO_DEFAULT:
-        yield Change("INFO", name, f"default {_shown(two)} added")
+            rule = () if a == COMPUTED else ("AddDefault", repr(a))
+            yield _change(name, f"default {_text(a)} removed", *rule)
+    elif a is NO_DEFAULT:
+        yield SchemaChange("INFO", name, f"default {_text(b)} added")
     else:
-        rule = () if COMPUTED in (one, two) else ("ChangeDefault", repr(one), repr(two))
-        yield _repaired(name, f"default changed from {_shown(one)} to {_shown(two)}", *rule)
+        rule = () if COMPUTED in (a, b) else ("ChangeDefault", repr(a), repr(b))
+        yield _change(name, f"default changed from {_text(a)} to {_text(b)}", *rule)
 
 
 def _is_section(name: str, fields: Fields) -> bool:
-    """Return whether a section is built from its defaults where a file leaves it out."""
+    """Return whether a field is a section that is built from defaults if a file omits it."""
     return (
         fields[name].default is NO_DEFAULT
         and any(other.startswith(f"{name}.") for other in fields)
@@ -317,25 +316,25 @@ def _is_section(name: str, fields: Fields) -> bool:
     )
 
 
-def _repaired(path: str, what: str, rule: str = "", *arguments: str) -> Change:
-    """Return a change that a rule repairs, by its name and arguments behind the path, if any."""
+def _change(path: str, text: str, rule: str = "", *arguments: str) -> SchemaChange:
+    """Return a change with its rule: name, and arguments after the path; an ERROR without rule."""
     if not rule:
-        return Change("ERROR", path, what)
+        return SchemaChange("ERROR", path, text)
     if "[]" in path:
-        return Change("ERROR", path, f"{what}; no rule reaches into lists and dicts")
-    return Change("WARN", path, what, f"{rule}({', '.join([_path(path), *arguments])})")
+        return SchemaChange("ERROR", path, f"{text}; rules cannot change items of lists and dicts")
+    return SchemaChange("WARN", path, text, f"{rule}({', '.join([_path(path), *arguments])})")
 
 
 def _path(path: str) -> str:
     return repr(tuple(path.split(".")))
 
 
-def _shown(default: Any) -> str:
+def _text(default: Any) -> str:
     return COMPUTED if default == COMPUTED else repr(default)
 
 
 def accepts(new: str, old: str) -> bool:
-    """Return whether a field of the new type takes every value of the old one."""
+    """Return whether a field of the new type accepts every value of the old type."""
     if new == old or (old, new) == ("int", "float"):
         return True
     if new.startswith("Optional["):
@@ -351,7 +350,7 @@ def accepts(new: str, old: str) -> bool:
 
 
 def _literal(kind: str) -> set[str]:
-    """Return the values of a Literal as Python, an empty set for another type."""
+    """Return the values of a Literal as Python code, an empty set for any other type."""
     is_literal = "[" not in kind and ("|" in kind or kind[:1] in "'\"")
     return set(kind.split("|")) if is_literal else set()
 

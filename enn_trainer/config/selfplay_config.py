@@ -1,6 +1,6 @@
 """Settings of opponents in training.
 
-hyperstate's managers read this class too, and know `List[str]` and not `list[str]`.
+hyperstate's managers also read this class and support only `List[str]`, not `list[str]`.
 """
 
 from dataclasses import dataclass, field
@@ -18,24 +18,23 @@ class SelfplayConfig(Section):
     """Settings of matches against a pool of opponents.
 
     Attributes:
-        share: Share of the matches that are played against the pool, rounded; those with the
-            highest indices. In the others the agent has all sides.
-        opponents: Members that never leave: "random"; a checkpoint or a run, RUN@STEP, RUN@best;
-            the pool of another run, RUN@opponents; or a bot, path/file.py:Name.
-        snapshot_every: A copy of the agent joins before the first update, and after the first
-            update at or past each multiple of this many frames; 0 for none.
-        capacity: Number of snapshots that stay. Beyond it the one with the closest neighbours in
-            step leaves, but not the newest.
-        choose: Weights by which members are drawn: "uniform"; "latest", the newest snapshot alone;
-            "pfsp", (1 - p)^2, which prefers those that beat the agent; "even", p(1 - p), which
-            prefers those as strong as the agent. p is the agent's expected score.
-        in_play: Number of distinct members that are drawn for an update by these weights; games
-            that begin in it draw their opponents from them.
-        sides: The seats that the agent takes in turn against the pool; all if empty.
-        result: The metric by which sides are compared at the end of a game: "episodic_reward", or
-            a metric of the last observation of each side, such as "win"; "" for no comparison, as
-            in cooperation.
-        half_life: Number of later games after which a result counts half.
+        share: Share of the matches to play against the pool, rounded; the matches with the highest
+            indices. In other matches the agent plays all sides.
+        opponents: Permanent pool members: "random"; a checkpoint or a run, RUN@STEP, RUN@best; the
+            pool of another run, RUN@opponents; or a bot, path/file.py:Name.
+        snapshot_every: Number of frames between snapshots of the agent, which join the pool; the
+            first one before the first update. 0 for none.
+        capacity: Largest number of snapshots in the pool. Beyond it the snapshot with the closest
+            neighbors in step is removed, but never the newest.
+        choose: Sampling weights of pool members: "uniform"; "latest", only the newest snapshot;
+            "pfsp", (1 - p)^2, which prefers members that beat the agent; "even", p(1 - p), which
+            prefers members of equal strength. p is the expected score of the agent.
+        in_play: Number of distinct members to sample for each update; games that start in the
+            update get their opponents from them.
+        sides: Seats that the agent takes in turn against the pool; all if empty.
+        result: Metric to compare sides by at the end of a game: "episodic_reward", or a metric of
+            the last observation of each side, such as "win"; "" for none, as in cooperation.
+        half_life: Number of games after which the weight of a result has halved.
     """
 
     share: float = limited(0.2, at_least=0.0, at_most=1.0)
@@ -51,26 +50,25 @@ class SelfplayConfig(Section):
     def _check(self, check: Validator) -> None:
         check.require(
             bool(self.opponents or self.snapshot_every),
-            "opponents, snapshot_every: expected opponents, or snapshots of the agent, got none "
-            "and 0",
+            "opponents, snapshot_every: expected opponents or snapshots of the agent, got neither",
         )
         check.require(
             self.choose != "latest" or self.snapshot_every > 0,
-            "choose: expected snapshots beside 'latest', got snapshot_every=0",
+            "choose: expected snapshot_every above 0 with 'latest', got 0",
         )
         check.require(
             bool(self.result) or self.choose in ("uniform", "latest"),
-            f"choose: expected 'uniform' or 'latest' beside result='', by which no score is known "
-            f"(a matchmaker takes its place), got {self.choose!r}",
+            f"choose: expected 'uniform' or 'latest' with result='', which has no scores (or use "
+            f"a matchmaker), got {self.choose!r}",
         )
         check.require(
             len({*self.sides}) == len(self.sides) and all(side >= 0 for side in self.sides),
-            f"sides: expected different seats from 0, got {self.sides}",
+            f"sides: expected distinct seats from 0, got {self.sides}",
         )
         twice = [name for name in self.opponents if self.opponents.count(name) > 1]
-        check.require(not twice, f"opponents: expected each one once, got {twice[:1]} twice")
+        check.require(not twice, f"opponents: expected distinct names, got {twice[:1]} twice")
 
 
 def result_metric(selfplay: Optional[SelfplayConfig]) -> str:
-    """Return the metric by which sides are compared where a comparison is asked for."""
+    """Return the metric to compare sides by; "episodic_reward" without self-play or result."""
     return (selfplay.result if selfplay is not None else "") or "episodic_reward"

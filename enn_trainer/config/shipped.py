@@ -1,4 +1,4 @@
-"""Configurations that ship with this program, by their names and by their worlds."""
+"""Shipped configurations, by name and by environment."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 def shipped_configs() -> dict[str, Path]:
-    """Return the files of all configurations that ship with this program, by their names."""
+    """Return the files of all shipped configurations, by name."""
     installed = _PACKAGE / "configs"
     folder = installed if installed.is_dir() else _PACKAGE.parent / "configs"  # a checkout
     return {path.stem: path for path in sorted(folder.glob("*.ron"))}
 
 
 def configs_of_world(world: str) -> list[Path]:
-    """Return the shipped configurations of an example environment, the one to use first.
+    """Return the shipped configurations of a built-in environment, in order of preference.
 
-    That is the one named like it, such as `treasure_hunt` for `TreasureHunt`; else the one with the
-    shortest name, and of several the first in alphabetical order.
+    A configuration with the name of the environment, such as `treasure_hunt` for `TreasureHunt`, is
+    first; then names are sorted by length and alphabetically.
     """
 
     def preference(path: Path) -> tuple[bool, int, str]:
@@ -28,23 +28,22 @@ def configs_of_world(world: str) -> list[Path]:
         return not is_namesake, len(path.stem), path.stem
 
     all_configs = shipped_configs().values()
-    found = [p for p in all_configs if read_file(p).get("env", {}).get("id") == world]
-    return sorted(found, key=preference)
+    paths = [p for p in all_configs if read_file(p).get("env", {}).get("id") == world]
+    return sorted(paths, key=preference)
 
 
-def find_config(given: Path | None) -> Path | None:
-    """Return the file that `--config` names: a path, or the name of a shipped configuration.
+def find_config(path: Path | None) -> Path | None:
+    """Return the file of `--config`: a path, or the name of a shipped configuration.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: there is no such file or configuration.
     """
-    if given is None or given.is_file():
-        return given
+    if path is None or path.is_file():
+        return path
     shipped = shipped_configs()
-    if str(given) in shipped:
-        return shipped[str(given)]
-    hint = did_you_mean(given.stem, shipped) or f": {', '.join(shipped)}"
+    if str(path) in shipped:
+        return shipped[str(path)]
+    hint = did_you_mean(path.stem, shipped) or f": {', '.join(shipped)}"
     raise ConfigError(
-        f"--config: expected a configuration file, or the name of one that ships with this "
-        f"program, got {given}{hint}"
+        f"--config: expected a file, or the name of a shipped configuration, got {path}{hint}"
     )

@@ -1,8 +1,8 @@
-"""The settings of a run and of cloning, their versions, and the rules that upgrade older files.
+"""Settings of training and cloning runs, their version, and upgrade rules for older files.
 
-hyperstate's managers read these classes too, and know only `Optional[int]`, `List` and `Dict`, not
-string annotations: no `from __future__ import annotations` here. The `Attributes:` of each class
-are its help.
+hyperstate's managers also read these classes and support only `Optional[int]`, `List` and `Dict`,
+not string annotations: no `from __future__ import annotations` here. The `Attributes:` of each
+class are its help.
 """
 
 import inspect
@@ -37,33 +37,33 @@ def _script_name() -> str:
 
 ImitationLoss = Literal["cross_entropy", "kl"]
 Who = Literal["hand", "all"]
-_LARGEST_LR = 1e30  # optimizers divide it by small numbers, and the result must be a float32
+_LARGEST_LR = 1e30  # after a division by small numbers in optimizers it must fit into float32
 
 SEQ_LEN = 64
-"""Frames of recorded sequences, unless `bc.seq_len` or `clone.seq_len` is set."""
+"""Default length of recorded sequences; see `bc.seq_len` and `clone.seq_len`."""
 
 MAX_STOPS = 1000
-"""Conditions in `stop`, all of which are checked after every update."""
+"""Largest number of conditions in `stop`."""
 
 
 @dataclass
 class RolloutConfig(Section):
-    """Settings of the phase that collects experience.
+    """Settings of the collection of experience.
 
     Attributes:
         steps: Number of steps in each environment per rollout.
-        num_envs: Number of environments that run side by side.
-        processes: Number of processes that share the environments as evenly as possible.
-        recover: "exact" to continue the episodes of a process that is lost, in worlds with
-            get_state; "truncate" to cut them off.
-        ray: Step the environments in workers of a Ray cluster: "auto" for the one that runs or one
-            on this machine, or HOST:PORT; in processes of this machine if not set.
-        ray_resources: What each of these workers takes of its host, by name.
-        ray_files: Files and folders that workers of rollout.ray and eval.ray find in their working
-            folder, by their relative paths.
-        ray_env: Python environment of these workers: a conda environment by its name or as a file
-            (.yml), packages of pip as a file (.txt), or the path of an interpreter on the hosts;
-            that of the cluster if not set.
+        num_envs: Number of parallel environments.
+        processes: Number of worker processes that the environments are distributed over.
+        recover: After the loss of a worker process, "exact" to continue its episodes, in
+            environments with get_state; "truncate" to truncate them.
+        ray: Step the environments in workers of a Ray cluster: "auto" for a running cluster or a
+            new one on this machine, or HOST:PORT; in processes of this machine if not set.
+        ray_resources: Resources that each of these workers reserves on its host, by name.
+        ray_files: Files and folders to copy to the working folder of workers of rollout.ray and
+            eval.ray, by relative path.
+        ray_env: Python environment of these workers: name or file (.yml) of a conda environment, a
+            requirements file for pip (.txt), or the path of an interpreter on the hosts; the
+            environment of the cluster if not set.
     """
 
     steps: int = limited(64, at_least=1)
@@ -77,18 +77,18 @@ class RolloutConfig(Section):
 
     def _check(self, check: Validator) -> None:
         wrong = [name for name, amount in self.ray_resources.items() if not amount > 0]
-        check.require(not wrong, f"ray_resources: expected amounts above 0, not those of {wrong}")
+        check.require(not wrong, f"ray_resources: expected amounts above 0, got others for {wrong}")
         check_address(check, self.ray)
 
 
 @dataclass
 class ScaleConfig(Section):
-    """Settings of the division of a run.
+    """Settings of data parallelism.
 
     Attributes:
-        shards: Number of groups into which the environments are cut. Frames of each
-            are computed apart and gradients added as a tree, which changes results by rounding.
-            By default as many as there are ranks as a run begins.
+        shards: Number of shards of the environments. Each shard is computed separately and
+            gradients are summed as a tree, so that the number affects rounding. By default the
+            number of ranks at the start of the run.
         timeout_s: Longest time to wait for another rank, in seconds.
     """
 
@@ -98,21 +98,20 @@ class ScaleConfig(Section):
 
 @dataclass
 class CheckpointConfig(Section):
-    """Settings of when a run is saved and which saves are kept. Pinned ones always are.
+    """Settings of saves: when to save, and which saves to keep. Pinned saves are always kept.
 
     Attributes:
-        every_seconds: Save when the last save is this long ago; 0 to save, and to wait for it,
-            after every update.
-        keep: Number of newest saves that are kept.
+        every_seconds: Seconds between saves; 0 to save synchronously after every update.
+        keep: Number of newest saves to keep.
         keep_every_steps: Save, and keep the first save, in each window of this many steps.
         keep_every_minutes: Save, and keep the first save, in each window of this many minutes of
             training.
-        best: Save, and keep the save, where one of these metrics was best, such as
+        best: Save, and keep the save, at the best value of each of these metrics, such as
             "eval/episodic_reward.mean max" or "losses/entropy min".
-        keep_best: Number of saves that are kept for each metric of best.
+        keep_best: Number of saves to keep for each metric of best.
     """
 
-    every_seconds: float = limited(60.0, at_least=0, finite=False)  # infinity switches it off
+    every_seconds: float = limited(60.0, at_least=0, finite=False)  # infinity disables it
     keep: int = limited(3, at_least=1)
     keep_every_steps: Optional[int] = limited(None, at_least=1)
     keep_every_minutes: Optional[float] = limited(None, above=0.0)
@@ -126,11 +125,11 @@ class CheckpointConfig(Section):
 
 
 class Best(NamedTuple):
-    """A metric and the direction in which it is better.
+    """A metric and its direction of improvement.
 
     Attributes:
-        key: the tag of a metric, such as `eval/episodic_reward.mean`.
-        sign: 1 if the largest value is best, -1 if the smallest is.
+        key: Tag of the metric, such as `eval/episodic_reward.mean`.
+        sign: 1 if larger is better, -1 if smaller is better.
     """
 
     key: str
@@ -138,10 +137,10 @@ class Best(NamedTuple):
 
 
 def read_best(text: str) -> Best:
-    """Return the metric and direction in a text such as `losses/entropy min`.
+    """Parse a metric and direction such as `losses/entropy min`.
 
     Raises:
-        ConfigError: it is not in this form.
+        ConfigError: the text does not have this form.
     """
     match text.split():
         case [key, "max" | "min" as direction]:
@@ -154,20 +153,19 @@ def read_best(text: str) -> Best:
 
 @dataclass
 class BCConfig(Section):
-    """Settings of behavioural cloning beside PPO.
+    """Settings of behavioural cloning as an auxiliary loss of PPO.
 
     Attributes:
-        path: The recording to learn from as well.
-        coef: Coefficient of its loss; anneal it by a schedule such as "step: 1@0 lin 0@1e5".
-        bs: Recorded frames in one optimizer step, drawn at random from those with actors.
+        path: The recording to imitate.
+        coef: Coefficient of the loss; anneal it by a schedule such as "step: 1@0 lin 0@1e5".
+        bs: Number of recorded frames per optimizer step, sampled from frames with actors.
         loss: "cross_entropy" of the recorded choices, or "kl" from the recorded probabilities of
             all choices.
-        who: "hand" to learn the choices of a person alone in frames whose recording says who chose,
-            "all" to learn all of them.
-        player: Learn the decisions of this player alone, such as an opponent in the pool of the run
-            that was recorded; "" for the agent, who played where a recording says nothing else.
-        seq_len: Frames of the sequences that memory is learnt from, into which recorded episodes
-            are cut; 64 if not set and the network remembers.
+        who: Decisions to imitate: "hand" for only the choices of a person, in frames that record
+            their author; "all" for all choices.
+        player: Imitate only the decisions of this player, such as an opponent in the pool of the
+            recorded run; "" for the agent, which is the default player of a recording.
+        seq_len: Length of recorded sequences for networks with memory, in frames; 64 if not set.
     """
 
     path: str = field(metadata=PATH)
@@ -188,24 +186,23 @@ class CloneConfig(Section):
 
     Attributes:
         loss: "cross_entropy" of the recorded choices, or "kl" from the recorded probabilities of
-            all choices, of recordings that have them.
-        epochs: Number of passes over the frames, at most.
-        bs: Batch size: frames in one optimizer step.
-        lr: The learning rate, in place of optim.lr; lowered linearly to 0 if optim.anneal_lr.
-        value_coef: Coefficient of the loss of the value function, which learns the discounted
-            returns of the recorded episodes. Its loss is divided by twice what it is for a value
-            of 0, so that the size of the rewards is no matter.
-        test_fraction: Share of the episodes that are set apart to test on.
-        patience: Stop after so many epochs in a row without a better loss on these; never if not
-            set. The best weights are kept in any case.
-        max_frames: Read about so many frames to train on, and as many to test on, where there is
-            not enough memory for all: the first whole episodes, equally many frames of each file.
-        who: "hand" to learn the choices of a person alone in frames whose recording says who chose,
-            "all" to learn all of them.
-        player: Learn the decisions of this player alone, such as an opponent in the pool of the run
-            that was recorded; "" for the agent, who played where a recording says nothing else.
-        seq_len: Frames of the sequences that memory is learnt from, into which recorded episodes
-            are cut; 64 if not set and the network remembers.
+            all choices, for recordings with probabilities.
+        epochs: Largest number of epochs over the frames.
+        bs: Batch size: number of frames per optimizer step.
+        lr: Learning rate, instead of optim.lr; annealed linearly to 0 if optim.anneal_lr.
+        value_coef: Coefficient of the loss of the value function, which predicts the discounted
+            returns of the recorded episodes. The loss is divided by twice the loss of the
+            prediction 0, so that the scale of rewards does not matter.
+        test_fraction: Share of the episodes to hold out for testing.
+        patience: Stop after this many consecutive epochs without improvement of the held-out loss;
+            never if not set. The best weights are kept in any case.
+        max_frames: Approximate limit of the frames to train on, and of the frames to test on, to
+            save memory: reads the first whole episodes, equally many frames of each file.
+        who: Decisions to imitate: "hand" for only the choices of a person, in frames that record
+            their author; "all" for all choices.
+        player: Imitate only the decisions of this player, such as an opponent in the pool of the
+            recorded run; "" for the agent, which is the default player of a recording.
+        seq_len: Length of recorded sequences for networks with memory, in frames; 64 if not set.
     """
 
     loss: ImitationLoss = "cross_entropy"
@@ -230,33 +227,33 @@ class TrainConfig(Versioned, Section):
         net: The policy network.
         optim: The optimizer.
         ppo: The learning algorithm.
-        rollout: How experience is collected.
+        rollout: Collection of experience.
         eval: Evaluations during the run; none if not set.
-        vf_net: A network of its own for the value function; shared with the policy if not set.
+        vf_net: A separate network for the value function; shared with the policy if not set.
         name: Name of the run.
-        seed: Seed of every random draw.
+        seed: Seed of all random numbers.
         total_timesteps: Number of environment steps to train for.
         max_train_time: Stop after this many seconds of training.
         torch_deterministic: Use only deterministic algorithms of cuDNN during the run.
         cuda: Use the GPU if there is one.
-        track: Send metrics to Weights & Biases.
-        wandb_project_name: The Weights & Biases project to send them to.
-        wandb_entity: The team or user who owns that project; the account's default if not set.
-        capture_samples: Write the samples of rollouts to this file; if its path is relative, in
-            the folder of the run, or under data_dir if that is set.
-        capture_logits: Keep the log-probabilities of all choices with the samples.
-        capture_samples_subsample: Keep one of this many frames, chosen at random.
-        trial: Number of the trial that this run is in a search for hyperparameters.
-        data_dir: Directory of the folder runs, with a folder for each run by default.
+        track: Log metrics to Weights & Biases.
+        wandb_project_name: Name of the Weights & Biases project.
+        wandb_entity: Team or user of that project; the account's default if not set.
+        capture_samples: Record the samples of rollouts to this file; a relative path is in the
+            folder of the run, or in data_dir if that is set.
+        capture_logits: Record the log-probabilities of all choices with the samples.
+        capture_samples_subsample: Record 1 of this many frames, chosen at random.
+        trial: Number of the trial of this run in a hyperparameter search.
+        data_dir: Parent directory of runs/, which has a folder for each run by default.
         cuda_empty_cache: Empty the GPU's memory cache after each optimizer step, if there is one.
         stop: Stop as soon as one of these holds, such as "eval/episodic_reward.mean >= 0.99".
-            Metrics of episodes are over whole rounds: the k-th episode of every environment.
-        bc: Behavioural cloning beside PPO; none if not set.
-        mlflow_tracking_uri: Send metrics to the MLflow server or store at this address.
-        checkpoint: When the run is saved, and which saves are kept.
+            Episode metrics are over complete rounds: the k-th episode of every environment.
+        bc: Behavioural cloning as an auxiliary loss of PPO; none if not set.
+        mlflow_tracking_uri: Log metrics to the MLflow server or store at this address.
+        checkpoint: When to save the run, and which saves to keep.
         selfplay: Matches against a pool of opponents; none if not set.
-        scale: The division of a run into groups of environments.
-        curricula: Lessons in which arguments of the environment change during the run, by name.
+        scale: Data parallelism.
+        curricula: Curricula of stages that set arguments of the environment, by name.
     """
 
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -290,7 +287,7 @@ class TrainConfig(Versioned, Section):
     curricula: Dict[str, CurriculumConfig] = field(default_factory=dict)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Give sections that a subclass declares, also anew, their own defaults."""
+        """Add default factories to the sections that a subclass declares or redeclares."""
         super().__init_subclass__(**options)
         for name, kind in inspect.get_annotations(cls).items():
             if name not in vars(cls) and inspect.isclass(kind) and is_dataclass(kind):
@@ -299,20 +296,20 @@ class TrainConfig(Versioned, Section):
     def _check(self, check: Validator) -> None:
         check.require(
             "/" not in self.name and "\\" not in self.name and self.name.isprintable(),
-            f"name: expected a name without /, \\ and line breaks, as a folder has it, got "
+            f"name: expected a name without /, \\ and line breaks, because a folder gets it, got "
             f"{short_repr(self.name)}",
         )
         steps, num_envs = self.rollout.steps, self.rollout.num_envs
         check.require(
             self.optim.bs <= steps * num_envs,
             f"optim.bs: expected at most rollout.steps * rollout.num_envs = {steps} * "
-            f"{num_envs} = {steps * num_envs} frames, got {self.optim.bs}: lower optim.bs or "
+            f"{num_envs} = {steps * num_envs} frames, got {self.optim.bs}; lower optim.bs or "
             "raise the other two",
         )
         check.require(
             self.optim.bs > 1 or not self.ppo.norm_adv,
-            "optim.bs: expected at least 2 frames beside ppo.norm_adv, as one alone has no "
-            f"standard deviation, got {self.optim.bs}: raise it or set ppo.norm_adv=false",
+            "optim.bs: expected at least 2 frames with ppo.norm_adv, because a single frame has "
+            f"no standard deviation, got {self.optim.bs}; raise it or set ppo.norm_adv=false",
         )
         check.require(
             self.scale.shards is None or self.scale.shards <= num_envs,
@@ -334,11 +331,11 @@ class TrainConfig(Versioned, Section):
         check_curricula(check, self.curricula, self.env, self.eval is not None)
 
     def _check_sequences(self, check: Validator) -> None:
-        """Check the sequences that memory is learnt from."""
+        """Check the sequences for networks with memory."""
         seq_len, steps, bs = self.ppo.seq_len, self.rollout.steps, ("optim.bs", self.optim.bs)
         self._check_whole_sequences(check, "ppo", seq_len, ("rollout.steps", steps), bs)
         check.require(
-            seq_len is None or seq_len <= steps or not self._remembers,
+            seq_len is None or seq_len <= steps or not self._has_memory,
             f"ppo.seq_len: expected at most rollout.steps={steps}, got {seq_len}",
         )
         if self.bc is not None:
@@ -347,7 +344,7 @@ class TrainConfig(Versioned, Section):
     def _check_recorded_sequences(
         self, check: Validator, name: str, section: "BCConfig | CloneConfig"
     ) -> None:
-        """Check the sequences of a recording."""
+        """Check the recorded sequences for networks with memory."""
         default, bs = (f"{name}.seq_len", SEQ_LEN), (f"{name}.bs", section.bs)
         self._check_whole_sequences(check, name, section.seq_len, default, bs)
 
@@ -359,40 +356,40 @@ class TrainConfig(Versioned, Section):
         default: Tuple[str, int],
         bs: Tuple[str, int],
     ) -> None:
-        """Check that minibatches and microbatches have whole sequences."""
-        if not self._remembers:
+        """Check that minibatches and microbatches consist of whole sequences."""
+        if not self._has_memory:
             check.require(
                 seq_len is None,
-                f"{section}.seq_len: expected memory beside it (net.memory), got {seq_len} "
-                "without; leave it out",
+                f"{section}.seq_len: expected a network with memory (net.memory), got none; remove "
+                f"{section}.seq_len={seq_len}",
             )
             return
         name, length = default if seq_len is None else (f"{section}.seq_len", seq_len)
         check.require(
             bs[1] % length == 0,
-            f"{bs[0]}: expected a multiple of {name}={length}, as a minibatch has whole "
-            f"sequences, got {bs[1]}",
+            f"{bs[0]}: expected a multiple of {name}={length}, because minibatches consist of "
+            f"whole sequences, got {bs[1]}",
         )
         check.require(
             self.optim.micro_bs is None or self.optim.micro_bs >= length,
-            f"optim.micro_bs: expected at least {name}={length}, as a sequence is not cut, got "
-            f"{self.optim.micro_bs}",
+            f"optim.micro_bs: expected at least {name}={length}, because sequences are not split, "
+            f"got {self.optim.micro_bs}",
         )
 
     @property
-    def _remembers(self) -> bool:
+    def _has_memory(self) -> bool:
         """True if one of the networks has memory."""
         nets = [self.net] if self.vf_net is None else [self.net, self.vf_net]
         return any(net.memory is not None for net in nets)
 
     def _check_evaluation(self, check: Validator) -> None:
-        """Check what evaluations have to do with the rest."""
+        """Check evaluations against other settings."""
         if self.eval is None:
             for i, text in enumerate(self.checkpoint.best):
                 check.require(
                     not read_best(text).key.startswith("eval/"),
-                    f"checkpoint.best[{i}]: expected evaluations for {text!r}, there are none; "
-                    "set eval.interval and what to play, such as eval.steps",
+                    f"checkpoint.best[{i}]: expected evaluations for {text!r}, got none; "
+                    "set eval.interval and a length, such as eval.steps",
                 )
             return
         check.require(
@@ -401,43 +398,42 @@ class TrainConfig(Versioned, Section):
         )
         with check.collect("eval."):
             for name, suite in all_suites(self.eval, self.env):
-                # An opponent needs environments of its own to play in.
+                # Environments are split between the policy and the opponent.
                 num_envs = suite.num_envs or self.rollout.num_envs
                 path = f"{suite_path(name)}." if name else ""
                 check.require(
                     suite.opponent is None or suite.opponent_only or num_envs >= 2,
-                    f"eval.{path}num_envs: expected at least 2 beside eval.opponent, got "
-                    f"{num_envs}",
+                    f"eval.{path}num_envs: expected at least 2 with eval.opponent, got {num_envs}",
                 )
 
     def _check_ray(self, check: Validator) -> None:
-        """Check the clusters of rollouts and evaluations."""
+        """Check the Ray settings of rollouts and evaluations."""
         rollout, evaluation = self.rollout.ray, None if self.eval is None else self.eval.ray
         check.require(
             None in (rollout, evaluation) or rollout == evaluation,
-            f"eval.ray: expected the cluster of rollout.ray={rollout}, as a run joins one, got "
-            f"{evaluation}",
+            f"eval.ray: expected the same cluster as rollout.ray={rollout}, because a run joins "
+            f"only one, got {evaluation}",
         )
         for name in ("ray_files", "ray_env"):
             check.require(
                 bool(rollout or evaluation) or not getattr(self.rollout, name),
-                f"rollout.{name}: expected rollout.ray or eval.ray, which it is for, got neither; "
-                "leave it out",
+                f"rollout.{name}: expected rollout.ray or eval.ray, got neither; remove "
+                f"rollout.{name}, which has no effect",
             )
 
     @property
     def eval_num_envs(self) -> int:
-        """Number of environments of an evaluation."""
+        """Number of environments per evaluation."""
         return (self.eval and self.eval.num_envs) or self.rollout.num_envs
 
     @classmethod
     def version(cls) -> int:
-        """Return the version of the configurations that this code writes."""
+        """Return the current version of configuration files."""
         return 9
 
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:
-        """Return why numbers cannot follow a schedule, by the path of the field or section."""
+        """Return the reasons why settings cannot follow a schedule, by path of field or section."""
         compared = [
             "steps",
             "num_envs",
@@ -451,36 +447,36 @@ class TrainConfig(Versioned, Section):
         subsample = "capture_samples_subsample"
         fixed = {
             "the network is built once": ["net", "vf_net", "ppo.value_bins"],
-            "it is part of how optim.lr changes, which may have one": ["optim.lr_warmup_steps"],
-            "it is part of how ppo.ent_coef changes, which may have one": ["ppo.ent_anneal_power"],
-            "the environments are made once, and every update has as many frames": [
+            "it defines the warm-up of optim.lr; schedule optim.lr": ["optim.lr_warmup_steps"],
+            "it defines the annealing of ppo.ent_coef; schedule that": ["ppo.ent_anneal_power"],
+            "environments are created once, and all updates have the same number of frames": [
                 "rollout",
                 "selfplay",
                 "scale",
             ],
-            "evaluations are there to be compared": [f"eval.{name}" for name in compared],
-            "lessons follow one another by their own bounds": ["curricula"],
-            "which saves are kept is decided anew with each of them": ["checkpoint"],
-            "a run has one": ["seed"],
-            "the magnet is the agent of one of its multiples": ["ppo.magnet.every"],
-            "minibatches have whole sequences": ["ppo.seq_len", "bc.seq_len"],
-            "it says when the run ends": ["total_timesteps", "max_train_time"],
-            "it is the number of the run": ["trial"],
-            "a file is one sample of the run": [subsample, f"eval.{subsample}"],
-            "its loss is a mean, and bc.coef says how much that counts": ["bc.bs"],
+            "evaluations must be comparable": [f"eval.{name}" for name in compared],
+            "stages have their own conditions": ["curricula"],
+            "the keep policy applies to all saves": ["checkpoint"],
+            "a run has one seed": ["seed"],
+            "the magnet is updated at its multiples": ["ppo.magnet.every"],
+            "minibatches consist of whole sequences": ["ppo.seq_len", "bc.seq_len"],
+            "it determines the end of the run": ["total_timesteps", "max_train_time"],
+            "it identifies the run": ["trial"],
+            "a recording is one sample of the run": [subsample, f"eval.{subsample}"],
+            "its loss is a mean; schedule bc.coef": ["bc.bs"],
         }
         return {path: reason for reason, paths in fixed.items() for path in paths}
 
     @classmethod
     def following(cls) -> Dict[str, str]:
-        """Return the settings that follow others where a section leaves them out."""
+        """Return the settings that default to the value of another setting."""
         return {"eval.env.id": "env.id"}
 
     @classmethod
     def upgrade_rules(cls) -> Dict[int, List[RewriteRule]]:
-        """Return the rules that keep the meaning of files of older versions, by version."""
+        """Return the rules that upgrade files to the next version, by their version."""
         return {
-            # A file of a version means the old default wherever it names no value.
+            # A missing value in an older file stands for the old default.
             0: [
                 ChangeDefault(("net", "relpos_encoding", "per_entity_values"), True, False),
                 ChangeDefault(("vf_net", "relpos_encoding", "per_entity_values"), True, False),
@@ -528,18 +524,18 @@ class TrainConfig(Versioned, Section):
         }
 
 
-def _is_same_file(data_dir: str, one: str, other: Optional[str]) -> bool:
-    if not one or not other:
+def _is_same_file(data_dir: str, first: str, second: Optional[str]) -> bool:
+    if not first or not second:
         return False
     try:
-        return Path(data_dir, one).resolve() == Path(data_dir, other).resolve()
-    except ValueError:  # one of them is no usable path, which is a problem of its own
+        return Path(data_dir, first).resolve() == Path(data_dir, second).resolve()
+    except ValueError:  # an invalid path, which is reported separately
         return False
 
 
 @dataclass
 class CloneRunConfig(TrainConfig):
-    """Settings of cloning, and of the run that PPO may continue from it.
+    """Settings of cloning, and of a PPO run that continues from it.
 
     Attributes:
         clone: Behavioural cloning.
@@ -551,20 +547,20 @@ class CloneRunConfig(TrainConfig):
         super()._check(check)
         check.require(
             self.selfplay is None,
-            "selfplay: expected none while cloning, which plays no matches; leave it out",
+            "selfplay: expected none for cloning, which plays no matches; remove it",
         )
         self._check_recorded_sequences(check, "clone", self.clone)
         check.require(
             self.bc is None,
-            "bc: expected none while cloning, which learns from recordings alone; leave it "
-            "out, and give it to enn train",
+            "bc: expected none for cloning, which learns only from recordings; remove it, and "
+            "set it for enn train",
         )
 
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:
-        """Return those of `TrainConfig` and of cloning."""
-        return {**super().fixed_during_run(), "clone": "cloning is over before the run begins"}
+        """Return the reasons of `TrainConfig`, and the reason for the settings of cloning."""
+        return {**super().fixed_during_run(), "clone": "cloning ends before the run starts"}
 
     def of_run(self) -> TrainConfig:
-        """Return the settings of the run that PPO may continue from it."""
+        """Return the settings of a PPO run that continues from the clone."""
         return TrainConfig(**{f.name: getattr(self, f.name) for f in fields(TrainConfig)})

@@ -1,7 +1,7 @@
-"""Configuration files rewritten for the current version, with comments where it is possible.
+"""Upgrade of configuration files to the current version, keeping comments if possible.
 
-A file of RON gets what it lacks put in, and keeps everything else. Where that is not enough, and in
-other formats, it is written anew by the library of its format: then the comments at its top stay.
+Missing fields are inserted into a RON file, which keeps its other text. If that is not enough, and
+in other formats, the file is rewritten by the library of its format, with its leading comments.
 """
 
 import os
@@ -24,14 +24,14 @@ _COMMA = re.compile(r"\s*,")
 _FIRST_LINE = re.compile(r"[^\n]*\n([ \t]*)")
 
 
-class Upgrade(NamedTuple):
+class FileUpgrade(NamedTuple):
     """Text of a file before and after its upgrade.
 
     Attributes:
-        version: Before the upgrade.
-        before: Its text.
-        after: Its text for the current version.
-        loses_comments: True if some are not in the text after.
+        version: Version before the upgrade.
+        before: Text before the upgrade.
+        after: Text for the current version.
+        loses_comments: True if `after` lacks comments of `before`.
     """
 
     version: int
@@ -40,48 +40,50 @@ class Upgrade(NamedTuple):
     loses_comments: bool
 
 
-def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = False) -> Upgrade:
-    """Return the text of a configuration file for the current version; nothing is written.
+def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = False) -> FileUpgrade:
+    """Return the upgrade of a configuration file, without writing it.
 
     Args:
         cls: The class of the configuration.
         path: The file.
-        include_defaults: Name every setting, also those that the file leaves out.
+        include_defaults: Also write settings that the file omits.
 
     Raises:
-        ConfigError: the file cannot be read, or what is written would not be read back the same.
+        ConfigError: the file cannot be read, or its upgrade would change the configuration.
     """
     config = load_config(cls, path)
     values = read_file(path)
     version = values["version"]
     before = path.read_bytes().decode("utf-8-sig")
     if version == cls.version() and not include_defaults:
-        return Upgrade(version, before, before, loses_comments=False)
+        return FileUpgrade(version, before, before, loses_comments=False)
     target: ron.Struct = (
         as_data(config)
         if include_defaults
-        else _named(as_data(config), {"version": cls.version(), **upgraded(cls, values, str(path))})
+        else _named_sections(
+            as_data(config), {"version": cls.version(), **upgraded(cls, values, str(path))}
+        )
     )
 
-    # Edited with line breaks of one character; where all are of two, they become that again.
+    # Edit with \n as the line break; \r\n is restored if all line breaks were \r\n.
     is_crlf = 0 < before.count("\n") == before.count("\r\n")
     text = before.replace("\r\n", "\n") if is_crlf else before
     rewritten = _top_comments(text, path) + format_text(path, target)
-    for after in (*_edited(text, path, target, values), rewritten):
-        if _reads_as(cls, path, after) == (cls.version(), dump_config(config)):
+    for after in (*_edits(text, path, target, values), rewritten):
+        if _parse_config(cls, path, after) == (cls.version(), dump_config(config)):
             lost = _comments(text, path) - _comments(after, path)
             after = after.replace("\n", "\r\n") if is_crlf else after
-            return Upgrade(version, before, after, loses_comments=bool(lost))
-    raise ConfigError(f"{path}: not written, as it would not be read back the same")
+            return FileUpgrade(version, before, after, loses_comments=bool(lost))
+    raise ConfigError(f"{path}: not upgraded, because the configuration would change")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace the text of a file, whole or not at all.
+    """Replace the text of a file atomically.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: the file cannot be written.
     """
-    path = path.resolve()  # a link stays one
+    path = path.resolve()  # keeps a link
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         try:
@@ -98,8 +100,8 @@ def write_whole(path: Path, text: str) -> None:
         raise ConfigError(f"{path}: {error.strerror}") from None
 
 
-def _reads_as(cls: type[Any], path: Path, text: str) -> tuple[int, str] | None:
-    """Return the version and, as RON, the configuration of a text, None if it cannot be read."""
+def _parse_config(cls: type[Any], path: Path, text: str) -> tuple[int, str] | None:
+    """Return the version and the configuration (as RON) of a text, None if it is invalid."""
     try:
         values = parse(text, format_of(path).loads)
         return values["version"], dump_config(load_config(cls, None, text=ron.dumps(values)))
@@ -107,25 +109,25 @@ def _reads_as(cls: type[Any], path: Path, text: str) -> tuple[int, str] | None:
         return None
 
 
-def _named(whole: Any, value: Any) -> Any:
-    """Return the values of a file with the names that sections have in the whole configuration."""
+def _named_sections(whole: Any, value: Any) -> Any:
+    """Add the names of sections in the whole configuration to the values of a file."""
     if isinstance(whole, ron.Struct) and isinstance(value, dict):
-        fields = {name: _named(whole.fields[name], item) for name, item in value.items()}
+        fields = {name: _named_sections(whole.fields[name], item) for name, item in value.items()}
         return ron.Struct(whole.name, fields)
     if isinstance(whole, list) and isinstance(value, list):
-        return [_named(a, b) for a, b in zip(whole, value, strict=True)]
+        return [_named_sections(a, b) for a, b in zip(whole, value, strict=True)]
     return value
 
 
-def _edited(text: str, path: Path, target: ron.Struct, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the text with another version number and, in RON, with what it lacks.
+def _edits(text: str, path: Path, target: ron.Struct, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield candidates of the text with the new version number and, in RON, the missing fields.
 
-    Each place that looks like the version gives one text: some may be in comments or in quotes, and
-    reading the result tells which one is right.
+    Each match of the version yields a candidate: matches may be in comments or quotes, so that the
+    caller reads the candidates to select one.
     """
     is_ron = path.suffix == ".ron"
-    wanted = ron.loads(ron.dumps(target))
-    if not is_ron and {**values, "version": 0} != {**wanted, "version": 0}:
+    target_values = ron.loads(ron.dumps(target))
+    if not is_ron and {**values, "version": 0} != {**target_values, "version": 0}:
         return
     for number in _VERSION.finditer(text):
         if number[2] != str(values["version"]):
@@ -136,24 +138,24 @@ def _edited(text: str, path: Path, target: ron.Struct, values: Mapping[str, Any]
             plain = ron.loads(text, starts=starts)
             comma = _COMMA.match(text, number.end())
             behind_version = comma.end() if comma else number.end()
-            edits += _additions(text, plain, target, starts, behind_version)
+            edits += _insertions(text, plain, target, starts, behind_version)
         after = text
         for start, end, new in sorted(edits, reverse=True):
             after = after[:start] + new + after[end:]
         yield after
 
 
-def _additions(
+def _insertions(
     text: str, values: Any, target: Any, starts: Mapping[int, int], behind_version: int
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield the start, end and text of edits that put in the fields that sections lack.
+    """Yield the start, end and text of edits that insert missing fields.
 
     Args:
-        text: Of the file.
-        values: Of one section, or a value, as read from the text.
-        target: What it should become.
-        starts: The position of the fields of each section, by its id.
-        behind_version: The position of new fields of the whole configuration.
+        text: Text of the file.
+        values: A section or value, as parsed from the text.
+        target: The section or value after the upgrade.
+        starts: Position of the fields of each section in the text, by id.
+        behind_version: Position of new fields of the whole configuration.
     """
     if isinstance(values, list) and isinstance(target, list):
         values, target = dict(enumerate(values)), dict(enumerate(target))
@@ -161,7 +163,7 @@ def _additions(
     if not isinstance(values, dict) or not isinstance(fields, Mapping):
         return
 
-    # The fields that this section lacks, each in a line if it has one.
+    # Missing fields of this section, one per line if the section has lines.
     missing = {name: item for name, item in fields.items() if name not in values}
     if missing and id(values) in starts:
         at = starts[id(values)]
@@ -173,19 +175,19 @@ def _additions(
             + ","
             for name, item in missing.items()
         )
-        if "version" in values:  # which stays first
+        if "version" in values:  # remains the first field
             at = behind_version
         elif not first_line:
             added = added[1:] + " "
         yield at, at, added
 
-    # The sections inside it.
+    # Inner sections.
     for name, item in values.items():
-        yield from _additions(text, item, fields.get(name), starts, behind_version)
+        yield from _insertions(text, item, fields.get(name), starts, behind_version)
 
 
 def _top_comments(text: str, path: Path) -> str:
-    """Return the comments and empty lines before everything else."""
+    """Return the leading comments and empty lines."""
     start = format_of(path).comment
     if start is None:
         return ""
@@ -194,9 +196,9 @@ def _top_comments(text: str, path: Path) -> str:
 
 
 def _comments(text: str, path: Path) -> set[str]:
-    """Return what may be comments; something inside quotes may look like one."""
+    """Return possible comments; quoted text that looks like a comment is included."""
     start = format_of(path).comment
     if start is None:
         return set()
-    found = {line.partition(start)[2].strip() for line in text.splitlines() if start in line}
-    return found | set(re.findall(r"/\*.*?\*/", text, re.DOTALL) if start == "//" else [])
+    comments = {line.partition(start)[2].strip() for line in text.splitlines() if start in line}
+    return comments | set(re.findall(r"/\*.*?\*/", text, re.DOTALL) if start == "//" else [])

@@ -1,4 +1,4 @@
-"""Validation of settings: all problems of a configuration in one error."""
+"""Validation of settings: one error with all problems of a configuration."""
 
 import dataclasses
 import json
@@ -14,23 +14,23 @@ from enn_trainer.base.errors import ConfigError
 from entity_env.errors import short_repr
 
 JSON_TEXT = {"json_text": True}
-"""Metadata of a field whose text is a JSON object, which a file may write as a section."""
+"""Metadata of text fields that hold a JSON object; files may have a section instead."""
 PATH = {"path": True}
-"""Metadata of a field whose text is the path of a file."""
+"""Metadata of text fields that hold the path of a file."""
 COMPUTED = {"computed": True}
-"""Metadata of a field whose default depends on how the program was called."""
+"""Metadata of fields with a default that depends on the command line."""
 
 MAX_PATH_BYTES = 4095
-"""Bytes of a path on Linux, the terminating NUL not counted."""
+"""Largest length of a path on Linux, without the terminating NUL."""
 MAX_NAME_BYTES = 255
-"""Bytes of a file name on all common file systems."""
+"""Largest length of a file name on common file systems."""
 
 
 class Bound(NamedTuple):
     """Bound of a number.
 
     Attributes:
-        holds: Returns True if a number, the first argument, is within the bound, the second one.
+        holds: Function of a number and the bound; True if the number is within the bound.
         word: Word before the bound in messages.
     """
 
@@ -48,37 +48,37 @@ BOUNDS = {
 
 
 class Problems:
-    """Problems that are collected, and raised as one `ConfigError` at the end of the context."""
+    """Collector of problems, which are raised as one `ConfigError` at the end of the context."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
+        self.messages: list[str] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self.found:
-            raise ConfigError(*self.found)
+        if kind is None and self.messages:
+            raise ConfigError(*self.messages)
 
     def require(self, condition: bool, problem: str) -> None:
         """Add a problem if a condition does not hold."""
         if not condition:
-            self.found.append(problem)
+            self.messages.append(problem)
 
     @contextmanager
     def collect(self, prefix: str = "") -> Iterator[None]:
-        """Add the problems of a ConfigError that is raised in this context, and go on."""
+        """Suppress a ConfigError raised in this context, and add its problems."""
         try:
             yield
         except ConfigError as error:
-            self.found += [prefix + problem for problem in error.problems]
+            self.messages += [prefix + problem for problem in error.problems]
 
 
 class Validator(Problems):
-    """Checks of the fields of a configuration class. A field that is None is not checked.
+    """Validator of the fields of a configuration class; fields that are None are not checked.
 
     Args:
-        config: Has the fields.
+        config: The instance to check.
     """
 
     def __init__(self, config: Any) -> None:
@@ -86,7 +86,7 @@ class Validator(Problems):
         self._config = config
 
     def fields(self) -> None:
-        """Check the fields by their metadata, and those of a `Literal` type by their choices."""
+        """Check the fields by their metadata, and `Literal` fields by their choices."""
         for field in dataclasses.fields(self._config):
             name, value = field.name, getattr(self._config, field.name)
             choices = get_args(field.type) if get_origin(field.type) is Literal else ()
@@ -108,16 +108,16 @@ class Validator(Problems):
 
     def _unexpected(self, name: str, expected: str) -> None:
         value = getattr(self._config, name)
-        self.found.append(f"{name}: expected {expected}, got {short_repr(value)}")
+        self.messages.append(f"{name}: expected {expected}, got {short_repr(value)}")
 
     def number(self, name: str, value: float | None, finite: bool = True, **bounds: float) -> None:
         """Check that a number lies within bounds, and is finite unless `finite` is False.
 
         Args:
-            name: Of the number, in messages.
+            name: Name of the number in messages.
             value: The number; None is not checked.
             finite: False allows infinity.
-            bounds: Some of `at_least`, `above`, `at_most` and `below`.
+            bounds: Any of `at_least`, `above`, `at_most` and `below`.
         """
         if value is None:
             return
@@ -132,29 +132,29 @@ class Validator(Problems):
             words = [f" {word} {bounds[key]}" for key, (_, word) in BOUNDS.items() if key in bounds]
             limits = " and".join(words)
         kind = "a" if not finite or bounds.keys() & {"at_most", "below"} else "a finite"
-        self.found.append(f"{name}: expected {kind} number{limits}, got {value}")
+        self.messages.append(f"{name}: expected {kind} number{limits}, got {value}")
 
     def only_with(
         self, name: str, is_used: bool, expected: str, got: str = "none", *neutral: Any
     ) -> None:
-        """Check that a field is left at its default unless the setting that it is for is used.
+        """Check that a field has its default unless a setting that it depends on is used.
 
         Args:
-            name: Of the field.
+            name: Name of the field.
             is_used: True if the other setting is used.
-            expected: The other setting, as it should be.
-            got: The other setting, as it is.
-            neutral: Values of the field, beside the default, that have no effect.
+            expected: The other setting and its value that would use the field.
+            got: Actual value of the other setting.
+            neutral: Values of the field without effect, in addition to the default.
         """
         allowed = (self._config.__dataclass_fields__[name].default, *neutral)
         self.require(
             is_used or getattr(self._config, name) in allowed,
-            f"{name}: expected {expected}, which it is for, got {got}; leave it out",
+            f"{name}: expected {expected}, got {got}; remove {name}, which has no effect",
         )
 
 
 class Section:
-    """Base class of the sections of a configuration, which are checked when they are made.
+    """Base class of the sections of a configuration, which are validated on construction.
 
     Example:
         >>> from dataclasses import dataclass
@@ -173,11 +173,11 @@ class Section:
             self._check(check)
 
     def _check(self, check: Validator) -> None:
-        """Check what the types and limits of the fields do not say."""
+        """Check conditions beyond the types and limits of single fields."""
 
 
 def limited(default: Any, **limits: Any) -> Any:
-    """Return a field of a section whose number has limits; see `Validator.number`."""
+    """Return a dataclass field for a number with limits; see `Validator.number`."""
     return dataclasses.field(default=default, metadata={"limits": limits})
 
 
@@ -203,14 +203,14 @@ def dict_of_unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return the fields of a JSON object, as `object_pairs_hook` of `json.loads`.
 
     Raises:
-        ConfigError: a name is there twice.
+        ConfigError: a name is repeated.
     """
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
-            raise ConfigError(f"expected {short_repr(key)} once, it is there twice")
-        found[key] = value
-    return found
+        if key in fields:
+            raise ConfigError(f"expected {short_repr(key)} once, got it twice")
+        fields[key] = value
+    return fields
 
 
 def unwritable(path: Path, error: OSError) -> ConfigError:

@@ -8,7 +8,7 @@ from enn_trainer.config.rewrite_rules import RewriteRule
 
 
 class Versioned(VersionedBase):
-    """Base of a dataclass whose files say the version of the class that they were written for.
+    """Base class of dataclasses with versioned files.
 
     Example:
         >>> from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Versioned(VersionedBase):
 
     @classmethod
     def __subclasshook__(cls, other: type) -> Any:
-        """Accept classes that derive from hyperstate's `Versioned` as subclasses."""
+        """Treat subclasses of hyperstate's `Versioned` as subclasses."""
         return True if cls is Versioned and is_versioned(other) else NotImplemented
 
     @classmethod
@@ -43,5 +43,5 @@ class Versioned(VersionedBase):
 
     @classmethod
     def upgrade_rules(cls) -> dict[int, list[RewriteRule]]:
-        """Return the rules from each version to the next, by the version that they upgrade."""
+        """Return the rules that upgrade files to the next version, by their version."""
         return {}

@@ -1,9 +1,8 @@
-"""YAML, read into plain data and written from it.
+"""Parser and writer of YAML.
 
-What a word without quotes means follows the core schema of YAML 1.2, not 1.1 as in PyYAML: 1e-3 is
-a number; on, off, yes, no and dates are text. There are two exceptions: 010 and 0o17, which are 10
-and 15 in YAML 1.2 and something else for others, are text; and numbers may be grouped, as in
-1_000_000. Fields of other types refuse text.
+Plain scalars follow the core schema of YAML 1.2, not 1.1 as in PyYAML: 1e-3 is a number; on, off,
+yes, no and dates are text. There are two exceptions: 010 and 0o17 are text, because parsers
+disagree about them; and digits may be grouped, as in 1_000_000. Fields of other types reject text.
 """
 
 import math
@@ -33,10 +32,10 @@ _WORDS = [
 
 
 def loads(text: str) -> Any:
-    """Read one YAML document.
+    """Parse one YAML document.
 
     Raises:
-        ValueError: it is not YAML, names a key twice, or has tags of other programs; with the line.
+        ValueError: the text is not YAML, repeats a key or has unknown tags; names the line.
     """
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader
@@ -51,12 +50,12 @@ def loads(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # has no types
-    """A reader by the words of `_WORDS`, in which no key is there twice."""
+    """Loader with the scalars of `_WORDS`, which rejects repeated keys."""
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 (filled below)
 
     def construct_yaml_int(self, node: Any) -> int:
-        # With a tag !!int, PyYAML takes 1:30:00 for digits to the base 60, in quadratic time.
+        # With a tag !!int, PyYAML reads 1:30:00 as base 60, in quadratic time.
         value = self.construct_scalar(node)
         if ":" in value or len(value) > MAX_NUMBER_LENGTH:
             raise _error(f"expected a number, got {short_repr(value)}", node)
@@ -66,19 +65,19 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # has no types
         keys = [
             (self.construct_object(key_node, deep=True), key_node) for key_node, _ in node.value
         ]
-        # The class above refuses keys that cannot be hashed.
+        # The base class rejects unhashable keys.
         keys = [(key, key_node) for key, key_node in keys if isinstance(key, Hashable)]
         try:
             check_hashes(key for key, _ in keys)
         except ValueError as error:
             raise _error(str(error), node) from None
-        found = set()
+        unique = set()
         for key, key_node in keys:
-            if key == "<<" and key_node.style is None:  # in quotes it is a name like others
-                raise _error("expected no merge key (<<): say its fields", key_node)
-            if key in found:
-                raise _error(f"expected {short_repr(key)} once, it is there twice", key_node)
-            found.add(key)
+            if key == "<<" and key_node.style is None:  # in quotes it is an ordinary name
+                raise _error("expected no merge key (<<); write out its fields", key_node)
+            if key in unique:
+                raise _error(f"expected {short_repr(key)} once, got it twice", key_node)
+            unique.add(key)
         return dict(super().construct_mapping(node, deep))
 
 
@@ -87,12 +86,12 @@ def _error(problem: str, node: Any) -> yaml.YAMLError:
 
 
 _Loader.add_constructor(f"{_TAG}int", _Loader.construct_yaml_int)
-for _kind in ("timestamp", "binary", "omap", "pairs", "set"):  # read as tags that nobody knows
+for _kind in ("timestamp", "binary", "omap", "pairs", "set"):  # treated as unknown tags
     del _Loader.yaml_constructors[_TAG + _kind]
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """A writer of words without quotes where they are read back as they were."""
+    """Dumper that omits quotes of text that is parsed back unchanged."""
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 (filled below)
 
@@ -100,7 +99,7 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
         return True
 
     def represent_str(self, text: str) -> Any:
-        # In other quotes, line breaks of Unicode would be folded into blanks.
+        # In single quotes, Unicode line breaks would be folded into spaces.
         style = None if text.isprintable() else '"'
         return self.represent_scalar(f"{_TAG}str", text, style)
 
@@ -117,4 +116,4 @@ for _kind, _pattern, _first in _WORDS:
 dumps = partial(
     yaml.dump, Dumper=_Dumper, sort_keys=False, allow_unicode=True, indent=4, width=math.inf
 )
-"""Writes plain data as YAML that `loads` reads back as the same data."""
+"""Format plain data as YAML that `loads` parses to the same data."""

@@ -1,8 +1,7 @@
-"""`Rounds`: the k-th episodes of all environments, over which unbiased means are taken.
+"""`Rounds`: the k-th episodes of all environments, for unbiased means over episodes.
 
-Of the episodes that have ended at some time the short ones are too many: long ones that began
-together with them are still running. A round has one episode of each environment, whatever their
-lengths.
+Among the episodes finished by some time, short ones are over-represented: long episodes that began
+at the same time are still running. A round has one episode of each environment, of any length.
 """
 
 import math
@@ -20,13 +19,13 @@ from entity_env.ragged import exclusive_cumsum
 from entity_env.vec.vec_env import Metric
 
 Tallies: TypeAlias = dict[str, FloatArray]
-"""By metric (R, 4) float64: count, sum, minimum and maximum of its values in each of R rounds."""
+"""By metric (R, 4) float64: count, sum, minimum and maximum of the values in each of R rounds."""
 
 ROUNDS = "episode_rounds"
 """Name of the part of a state with the rounds of a run."""
-MOST_ROUNDS = 1000
-"""Rounds under way, at most, which bounds their memory: episodes of an environment that is so far
-ahead of the slowest one are left out."""
+MAX_ROUNDS = 1000
+"""Maximal number of incomplete rounds, which bounds their memory: episodes of an environment that
+is this far ahead of the slowest one are left out."""
 EMPTY = np.array([0.0, 0.0, math.inf, -math.inf])
 """Count, sum, minimum and maximum of no values."""
 _ENDINGS = (".mean", ".min", ".max")
@@ -34,14 +33,14 @@ _ENDINGS = (".mean", ".min", ".max")
 
 @dataclass
 class Rounds:
-    """Rounds of episodes; round k has the k-th episode of each environment.
+    """Incomplete rounds of episodes; round k has the k-th episode of each environment.
 
     Attributes:
-        first: 0, or -1 to leave out the episodes that are running as the count begins: of these
-            the long ones are too many.
-        ended: (B,) int64, episodes of each environment in the rounds under way; empty before the
-            first episode.
-        tallies: of R rounds under way, which some environment has not ended; the oldest first.
+        first: 0, or -1 to leave out the episodes that are running at the start, among which long
+            ones are over-represented.
+        ended: (B,) int64, number of finished episodes of each environment in the incomplete rounds;
+            empty before the first episode.
+        tallies: tallies of R incomplete rounds, the oldest first.
     """
 
     first: int = 0
@@ -54,7 +53,7 @@ class Rounds:
 
     @property
     def late(self) -> list[int]:
-        """Environments that hold up the oldest round under way; [] if no other has ended it."""
+        """Environments that delay the oldest incomplete round; [] if no environment finished it."""
         if not len(self.ended) or self.ended.min() == self.ended.max():
             return []
         late: list[int] = np.flatnonzero(self.ended == self.ended.min()).tolist()
@@ -63,14 +62,14 @@ class Rounds:
     def add(
         self, environments: IntArray, num_envs: int, metrics: Mapping[str, FloatArray]
     ) -> Tallies:
-        """Add episodes, and take out the rounds that they complete.
+        """Add episodes, and pop the rounds that they complete.
 
-        With another number of environments the count begins anew.
+        If the number of environments changed, counting restarts.
 
         Args:
             environments: (E,) int64, the environment of each episode, in the order of their ends.
             num_envs: B.
-            metrics: (E,) float64 each; NaN where an episode has no value or does not count.
+            metrics: (E,) float64 each; NaN for episodes without a value or that are not counted.
 
         Returns:
             The tallies of the complete rounds, the oldest first.
@@ -80,7 +79,7 @@ class Rounds:
         if not len(environments):
             return {}
 
-        # The round of each episode: one after the other in each environment.
+        # The round of each episode: consecutive in each environment.
         counts = np.bincount(environments, minlength=num_envs)
         by_environment = np.argsort(environments, kind="stable")
         rounds = np.empty(len(environments), np.int64)
@@ -88,15 +87,15 @@ class Rounds:
             exclusive_cumsum(counts), counts
         )
         rounds += self.ended[environments]
-        self.ended = np.minimum(self.ended + counts, MOST_ROUNDS)
+        self.ended = np.minimum(self.ended + counts, MAX_ROUNDS)
 
-        # Tallies of all rounds under way, of which those that all environments ended are complete.
+        # Tallies of all rounds; the first are complete, if all environments finished them.
         num_rounds = max(0, int(self.ended.max()))
-        in_range = (rounds >= 0) & (rounds < MOST_ROUNDS)
+        in_range = (rounds >= 0) & (rounds < MAX_ROUNDS)
         for name in dict.fromkeys([*self.tallies, *metrics]):
             tally = np.tile(EMPTY, (num_rounds, 1))
-            if (before := self.tallies.get(name)) is not None:
-                tally[: len(before)] = before
+            if (previous := self.tallies.get(name)) is not None:
+                tally[: len(previous)] = previous
             if (values := metrics.get(name)) is not None:
                 counted = in_range & ~np.isnan(values)
                 add_values(tally, rounds[counted], values[counted])
@@ -114,14 +113,14 @@ class Rounds:
         return {"first": self.first, "ended": self.ended.tolist(), "tallies": tallies}
 
     @staticmethod
-    def of_plain(plain: object) -> "Rounds":
-        """Return the rounds that `plain` returned; of a save without, they begin in its middle.
+    def from_plain(plain: object) -> "Rounds":
+        """Create rounds from the result of `plain`.
 
         Args:
-            plain: plain data; None of a save without rounds.
+            plain: plain data; None for a save without rounds: running episodes are left out.
 
         Raises:
-            ValueError: the data is not that of rounds.
+            ValueError: the data is invalid.
         """
         if plain is None:
             return Rounds(first=-1)
@@ -130,13 +129,13 @@ class Rounds:
             counts = np.array(ended, np.int64)
             is_valid = first in (-1, 0) and counts.ndim == 1
             is_valid = is_valid and {*map(type, ended)} <= {int}
-            is_valid = is_valid and bool((abs(counts) <= MOST_ROUNDS).all())
+            is_valid = is_valid and bool((abs(counts) <= MAX_ROUNDS).all())
             if not is_valid:
                 raise ValueError(f"first, ended: expected numbers of rounds, got {ended!r:.80}")
-            made, num_rounds = tallies_of_plain(tallies), int(counts.max(initial=0))
-            if any(len(tally) != num_rounds for tally in made.values()):
-                raise ValueError(f"tallies: expected those of {num_rounds} rounds")
-            return Rounds(first, counts, made)
+            by_metric, num_rounds = tallies_from_plain(tallies), int(counts.max(initial=0))
+            if any(len(tally) != num_rounds for tally in by_metric.values()):
+                raise ValueError(f"tallies: expected {num_rounds} rounds each")
+            return Rounds(first, counts, by_metric)
         except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(f"rounds: {error!r:.200}") from None
 
@@ -155,11 +154,11 @@ def add_values(tally: FloatArray, rounds: IntArray, values: FloatArray) -> None:
     np.maximum.at(tally[:, 3], rounds, values)
 
 
-def tallies_of_plain(plain: Mapping[str, Any]) -> Tallies:
+def tallies_from_plain(plain: Mapping[str, Any]) -> Tallies:
     """Return tallies from lists by metric.
 
     Raises:
-        ValueError: they are something else.
+        ValueError: the lists are not tallies.
     """
     tallies = {}
     for name, rows in plain.items():
@@ -171,35 +170,35 @@ def tallies_of_plain(plain: Mapping[str, Any]) -> Tallies:
 
 
 def without_lessons(metrics: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return the metrics of episodes but the numbers of their lessons."""
+    """Return the metrics of episodes without their lesson numbers."""
     return {name: x for name, x in metrics.items() if not name.startswith(lesson_tag(""))}
 
 
 def metric_of(tally: FloatArray) -> Metric:
-    """Return the metric of some rounds together: (R, 4) -> Metric."""
+    """Merge the tallies of some rounds: (R, 4) -> Metric."""
     count, total = tally[:, 0].sum(), math.fsum(tally[:, 1])
     low, high = tally[:, 2].min(initial=math.inf), tally[:, 3].max(initial=-math.inf)
     return Metric(int(count), total, float(low), float(high))
 
 
 def newest_rounds(tally: FloatArray, num_values: int) -> FloatArray:
-    """Return the fewest newest rounds that have this many values together, or all: (R, 4)."""
-    given = tally[tally[:, 0] > 0]
-    counts = np.cumsum(given[::-1, 0])
-    return given[max(0, len(given) - 1 - int(np.searchsorted(counts, num_values))) :]
+    """Return the newest rounds with at least `num_values` values in total, or all: (R, 4)."""
+    counted = tally[tally[:, 0] > 0]
+    counts = np.cumsum(counted[::-1, 0])
+    return counted[max(0, len(counted) - 1 - int(np.searchsorted(counts, num_values))) :]
 
 
 class RunRounds(StatePart):
     """Rounds of all episodes of a run, for stop conditions; a part of its state.
 
     Attributes:
-        rounds: rounds under way.
-        latest: by tag the mean, minimum and maximum over the rounds that were complete last.
-        fresh: those of the rounds that the last update completed.
-        waited: frames, and episodes that ended, since the update that completed the last round.
-        names: metrics of episodes so far.
-        of_steps: metrics that were given in the middle of episodes as well, which are no metrics of
-            episodes.
+        rounds: incomplete rounds.
+        latest: by tag the mean, minimum and maximum over the newest complete rounds.
+        fresh: the same for rounds that the last update completed.
+        waited: frames and finished episodes since the update that completed the last round.
+        names: episode metrics so far.
+        step_metrics: metrics that were also given in the middle of episodes, and therefore are not
+            episode metrics.
     """
 
     is_restored = False
@@ -210,12 +209,12 @@ class RunRounds(StatePart):
         self.fresh: dict[str, float] = {}
         self.waited = 0, 0
         self.names = {"episodic_reward", "episode_length"}
-        self.of_steps: set[str] = set()
+        self.step_metrics: set[str] = set()
         self._new_tags: set[str] = set()
 
     @property
     def tags(self) -> set[str]:
-        """Tags of the means, minima and maxima of metrics of episodes."""
+        """Tags of the means, minima and maxima of episode metrics."""
         return {f"{name}{ending}" for name in self.names for ending in _ENDINGS}
 
     def add(
@@ -228,8 +227,8 @@ class RunRounds(StatePart):
         """Add the episodes that ended in an update.
 
         Args:
-            episodes: of all environments.
-            metrics: metrics of the rollout; one with more values than episodes is of steps.
+            episodes: episodes of all environments.
+            metrics: metrics of the rollout; one with more values than episodes is a step metric.
             num_envs: number of environments.
             num_frames: number of frames of the rollout.
         """
@@ -237,10 +236,10 @@ class RunRounds(StatePart):
         for name, values in without_lessons(episodes.counted_metrics()).items():
             num_values, logged = int((~np.isnan(values)).sum()), metrics.get(name, Metric())
             if logged.count > num_values and not math.isnan(logged.sum):
-                self.of_steps.add(name)
+                self.step_metrics.add(name)
             elif num_values:
                 counted[name] = values
-        self.names = (self.names | counted.keys()) - self.of_steps
+        self.names = (self.names | counted.keys()) - self.step_metrics
         complete = self.rounds.add(episodes.environment, num_envs, counted)
         frames, ended = self.waited
         self.waited = frames + num_frames, ended + len(episodes.environment)
@@ -254,29 +253,29 @@ class RunRounds(StatePart):
         self.latest |= self.fresh
         self._new_tags.update(self.fresh)
 
-    def take_fresh(self) -> frozenset[str]:
+    def pop_fresh(self) -> frozenset[str]:
         """Return the tags with a new value since the last call."""
         fresh, self._new_tags = frozenset(self._new_tags), set()
         return fresh & self.tags
 
     def over_rounds(
-        self, metrics: Mapping[str, float], of_rounds: Mapping[str, float]
+        self, metrics: Mapping[str, float], round_metrics: Mapping[str, float]
     ) -> dict[str, float]:
-        """Return metrics by tag with those of episodes replaced by those of rounds."""
+        """Replace episode metrics by their values over rounds; all are by tag."""
         tags = self.tags
-        others = {tag: value for tag, value in metrics.items() if tag not in tags}
-        return {**others, **{tag: of_rounds[tag] for tag in tags if tag in of_rounds}}
+        retained = {tag: value for tag, value in metrics.items() if tag not in tags}
+        return {**retained, **{tag: round_metrics[tag] for tag in tags if tag in round_metrics}}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain data; nothing before the first episode has ended."""
+        """Return plain data; empty before the first episode has ended."""
         if not len(self.rounds.ended):
             return {}
-        names, of_steps = sorted(self.names), sorted(self.of_steps)
+        names, step_metrics = sorted(self.names), sorted(self.step_metrics)
         return {
             "rounds": self.rounds.plain(),
             "latest": dict(self.latest),
             "names": names,
-            "of_steps": of_steps,
+            "of_steps": step_metrics,
             "waited": [*self.waited],
         }
 
@@ -284,11 +283,11 @@ class RunRounds(StatePart):
         """Replace the state.
 
         Raises:
-            ValueError: an entry cannot be used; the message names it.
+            ValueError: an entry is invalid; the message names it.
         """
         part = RunRounds()
         if state:
-            part.rounds = Rounds.of_plain(state.get("rounds"))
+            part.rounds = Rounds.from_plain(state.get("rounds"))
             latest, waited = state.get("latest"), state.get("waited")
             names = [state.get("names"), state.get("of_steps")]
             if not isinstance(waited, list) or [*map(type, waited)] != [int, int]:
@@ -297,10 +296,10 @@ class RunRounds(StatePart):
                 raise ValueError(f"latest: expected numbers by tag, got {latest!r:.80}")
             if not all(isinstance(one, list) and {*map(type, one)} <= {str} for one in names):
                 raise ValueError(f"names, of_steps: expected lists of names, got {names!r:.80}")
-            part.names, part.of_steps = {*state["names"]}, {*state["of_steps"]}
+            part.names, part.step_metrics = {*state["names"]}, {*state["of_steps"]}
             part.latest, part.waited = dict(latest), (waited[0], waited[1])
         vars(self).update(vars(part))
 
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
-        """Return no state for another world, in which the count of rounds begins anew."""
+        """Return an empty state if the environment changed, as counting restarts then."""
         return dict(state) if change.is_same_world else {}

@@ -1,4 +1,4 @@
-"""Metrics of the episodes of evaluations, with confidence intervals."""
+"""Metrics of evaluation episodes, with confidence intervals."""
 
 import math
 from collections import defaultdict
@@ -37,14 +37,14 @@ _T_975 = (
 # fmt: on
 
 
-class PlayedEpisode(NamedTuple):
-    """One episode of a suite that counts.
+class EpisodeResult(NamedTuple):
+    """Result of one counted episode.
 
     Attributes:
-        environment: the environment in which it was played.
-        episode: its number among those of this environment, from 0.
-        arguments: the arguments that were drawn for it.
-        metrics: the mean of each metric over the episode.
+        environment: index of the environment.
+        episode: index of the episode within its environment, from 0.
+        arguments: arguments drawn for the episode.
+        metrics: mean of each metric over the episode.
     """
 
     environment: int
@@ -54,14 +54,15 @@ class PlayedEpisode(NamedTuple):
 
 
 def quotas(episodes: int | None, counted: BoolArray) -> IntArray:
-    """Return the number of episodes of each environment that count.
+    """Split a number of episodes evenly over the counted environments.
 
     Args:
-        episodes: the sum of all numbers; None for all steps.
-        counted: (B,) bool, the environments that count at all.
+        episodes: total number of episodes; None to count all steps.
+        counted: (B,) bool, True for counted environments.
 
     Returns:
-        (B,) int64, equal except that the first ones get the remainder; `NO_END` for all steps.
+        (B,) int64, episodes per environment, the first ones get the remainder; `NO_END` for all
+        steps.
     """
     if episodes is None:
         return np.where(counted, NO_END, 0)
@@ -72,42 +73,42 @@ def quotas(episodes: int | None, counted: BoolArray) -> IntArray:
 
 
 class EpisodeCounts:
-    """Metrics of the first whole episodes of B environments, or of all steps.
+    """Accumulated metrics of the first complete episodes of B environments, or of all steps.
 
     Args:
-        quota: (B,) int64, the number of episodes of each that count; `NO_END` for all steps.
+        quota: (B,) int64, number of counted episodes per environment; `NO_END` for all steps.
         sides: number of sides of a match.
 
     Attributes:
-        quota, sides: as given.
-        num_ended: (B,) int64, the number of episodes that have ended, whether they count or not.
-        tallies: what is counted, by metric.
-        of_all: metrics of all environments together, which are not known by environment.
-        played: the episodes that counted, in the order of their ends; None to keep none.
+        quota, sides: see Args.
+        num_ended: (B,) int64, number of finished episodes, counted or not.
+        tallies: accumulated values by metric.
+        aggregates: metrics that are reported for all environments together.
+        played: counted episodes in the order in which they ended; None to discard them.
     """
 
     def __init__(self, quota: IntArray, sides: int = 1) -> None:
         self.quota, self.sides = quota, sides
         self.num_ended = np.zeros(len(quota), dtype=np.int64)
         self.tallies = defaultdict[str, Tally](partial(Tally, len(quota)))
-        self.of_all: dict[str, Metric] = {}
-        self.played: list[PlayedEpisode] | None = None
+        self.aggregates: dict[str, Metric] = {}
+        self.played: list[EpisodeResult] | None = None
 
     def is_done(self) -> bool:
         """Return True when every environment has finished its episodes."""
         return bool((self.num_ended >= self.quota).all())
 
     def progress(self) -> tuple[float, bool]:
-        """Return the finished share of the episodes that count, and True if all have ended.
+        """Return the finished share of the counted episodes, and True if all have ended.
 
-        Where all steps count, nothing is finished.
+        The share is 0 where all steps count.
         """
         if (self.quota == NO_END).any():
             return 0.0, False
         return self.num_episodes() / max(int(self.quota.sum()), 1), self.is_done()
 
     def num_missing(self) -> int:
-        """Return the number of unfinished episodes that count; 0 where all steps count."""
+        """Return the number of counted episodes that did not finish; 0 where all steps count."""
         limited = self.quota < NO_END
         return int(np.maximum(self.quota - self.num_ended, 0)[limited].sum())
 
@@ -115,65 +116,69 @@ class EpisodeCounts:
         """Return the number of finished episodes that count."""
         return int(np.minimum(self.num_ended, self.quota).sum())
 
-    def measured(self, among: BoolArray | None = None) -> dict[str, Measured]:
+    def measured(self, mask: BoolArray | None = None) -> dict[str, Measured]:
         """Return the metrics so far.
 
-        Where all steps count, unfinished episodes count with their steps so far.
+        Where all steps count, running episodes count with their steps so far.
 
         Args:
-            among: (B,) bool, the environments to measure; None for all. Metrics that are not known
-                by environment are left out of a part.
+            mask: (B,) bool, environments to measure; None for all. Aggregate metrics are omitted if
+                a mask is passed.
         """
         unlimited = np.flatnonzero(self.quota == NO_END)
-        if among is not None:
-            unlimited = unlimited[among[unlimited]]
-            return {name: tally.measured(unlimited, among) for name, tally in self.tallies.items()}
-        of_all = {
+        if mask is not None:
+            unlimited = unlimited[mask[unlimited]]
+            return {name: tally.measured(unlimited, mask) for name, tally in self.tallies.items()}
+        shared = {
             name: Measured(m.mean if m.count else math.nan, None, m.min, m.max, m.count)
-            for name, m in self.of_all.items()
+            for name, m in self.aggregates.items()
         }
-        return of_all | {name: tally.measured(unlimited) for name, tally in self.tallies.items()}
+        return shared | {name: tally.measured(unlimited) for name, tally in self.tallies.items()}
 
     def plain(self) -> dict[str, Any]:
-        """Return all but `played` as plain data, for `cat`."""
+        """Return all fields except `played` as plain data, the input of `cat`."""
         tallies = {name: tally.plain() for name, tally in self.tallies.items()}
         return {**vars(self), "tallies": tallies, "played": None}
 
     @staticmethod
     def cat(parts: Sequence[Mapping[str, Any]]) -> "EpisodeCounts":
-        """Return the counts of consecutive environments, of which `parts` are plain data."""
+        """Concatenate the counts of consecutive environments.
+
+        Args:
+            parts: results of `plain`, in the order of the environments.
+        """
         quota = np.concatenate([part["quota"] for part in parts])
         counts = EpisodeCounts(quota, parts[0]["sides"])
         counts.num_ended = np.concatenate([part["num_ended"] for part in parts])
         for name in dict.fromkeys(name for part in parts for name in part["tallies"]):
-            of_parts = [
+            tallies = [
                 part["tallies"].get(name) or Tally(len(part["quota"])).plain() for part in parts
             ]
-            counts.tallies[name] = Tally.cat(of_parts)
+            counts.tallies[name] = Tally.cat(tallies)
         for part in parts:
-            add_metrics(counts.of_all, part["of_all"])
+            add_metrics(counts.aggregates, part["aggregates"])
         return counts
 
 
 class EpisodeStatistics(VecEnvWrapper):
-    """Metrics of the first whole episodes of environments, or of all steps.
+    """Wrapper that measures the first complete episodes of each environment, or all steps.
 
-    The metrics are those of `AddMetricsWrapper` and of the environments. Quotas should be equal for
-    all environments: counting every episode that ends within a number of steps would favour short
-    episodes. Entities are counted in the frames in which the agents acted. Frames between two
-    episodes, `VecObs.padding`, are left out. Values that are not finite count as missing.
+    Metrics are those of `AddMetricsWrapper` and of the environments. Use equal quotas for all
+    environments: counting every episode that ends within a number of steps favours short episodes.
+    Entities are counted in frames in which agents act. Frames between two episodes
+    (`VecObs.padding`) are ignored. Values that are not finite count as missing.
 
     Args:
         env: B environments.
-        quota: (B,) int64, the number of episodes of each that count; `NO_END` for all steps.
-        result: metric by which the sides of a match are compared at its end, for the metric
-            `score`: 1 for a win, 1/2 for a draw, 0 for a loss, as a mean over the other sides.
-            "episodic_reward", or a metric of the last observations; None for no comparison.
+        quota: (B,) int64, number of counted episodes per environment; `NO_END` for all steps.
+        result: metric that compares the sides at the end of a match, for the metric `score`: 1 for
+            a win, 1/2 for a draw, 0 for a loss, averaged over the other sides. "episodic_reward",
+            or a metric of the last observations; None for no comparison.
 
     Attributes:
-        counts: what is counted.
-        finite: the filter of the environments' metrics.
-        running: the arguments of the running episodes; its `variation` is to be set if they vary.
+        counts: accumulated metrics.
+        finite: filter of the environments' metrics.
+        running: arguments of the running episodes; set its `variation` if they vary.
     """
 
     def __init__(self, env: VecEnv, quota: IntArray, result: str | None = None) -> None:
@@ -203,7 +208,7 @@ class EpisodeStatistics(VecEnvWrapper):
         return obs
 
     def wait(self) -> VecObs:
-        """Return the frames after a step, and count their metrics."""
+        """Return the observations after a step and accumulate their metrics."""
         obs = self.env.wait()
         self.finite.filter(obs, self._length, self._padding)
         self._return += obs.reward
@@ -213,22 +218,22 @@ class EpisodeStatistics(VecEnvWrapper):
         # Count the step where the running episode counts.
         tallies, counts = self.counts.tallies, self.counts.num_ended < self.counts.quota
         counts &= ~self._padding
-        everyone, ended = np.flatnonzero(counts), np.flatnonzero(counts & obs.done)
-        tallies["step"].add(everyone, self._length)
-        tallies["reward"].add(everyone, obs.reward)
+        counted, ended = np.flatnonzero(counts), np.flatnonzero(counts & obs.done)
+        tallies["step"].add(counted, self._length)
+        tallies["reward"].add(counted, obs.reward)
         tallies["episodic_reward"].add(ended, self._return)
         tallies["episode_length"].add(ended, self._length)
         for name, lengths in self._entities.items():
-            tallies[name].add(everyone, lengths)
+            tallies[name].add(counted, lengths)
         for name, rows in obs.env_metrics.items():
-            given = np.flatnonzero(rows.lengths)
+            reporting = np.flatnonzero(rows.lengths)
             values = np.zeros(len(obs))
-            values[given] = rows.values
-            tallies[name].add(given[counts[given]], values)
+            values[reporting] = rows.values
+            tallies[name].add(reporting[counts[reporting]], values)
         if self._result is not None and len(ended):
             tallies[SCORE].add(ended, self._scores(obs, self._result))
-        others = {name: m for name, m in obs.metrics.items() if name not in obs.env_metrics}
-        add_metrics(self.counts.of_all, others)
+        aggregates = {name: m for name, m in obs.metrics.items() if name not in obs.env_metrics}
+        add_metrics(self.counts.aggregates, aggregates)
 
         # Reset the counters where an episode ended.
         if self.counts.played is not None:
@@ -242,25 +247,25 @@ class EpisodeStatistics(VecEnvWrapper):
         self._entities, self._padding = _entities(obs), obs.is_padding
         return obs
 
-    def _played(self, env: int) -> PlayedEpisode:
-        """Return the running episode of an environment."""
+    def _played(self, env: int) -> EpisodeResult:
+        """Return the result of an environment's running episode."""
         match, metrics = env // self.sides, {}
         for name, tally in self.counts.tallies.items():
             count, total = tally.running[:2, env].tolist()
             if count:
                 metrics[name] = total / count
         episode, arguments = int(self.running.episode[match]), self.running.arguments[match]
-        return PlayedEpisode(env, episode, dict(arguments), metrics)
+        return EpisodeResult(env, episode, dict(arguments), metrics)
 
     def _scores(self, obs: VecObs, result: str) -> FloatArray:
-        """Return the score of each environment whose match ended, (B,) float64; others have any.
+        """Return the score of each side of the ended matches, (B,) float64; others are 0.
 
         Raises:
-            InvalidObservation: a side gave no such metric, or one that is not finite.
+            InvalidObservation: a side's metric is missing or not finite.
         """
-        known = Episodes.of(obs)
-        metrics = {**known.metrics, "episodic_reward": self._return[obs.done]}
-        ended = Episodes(known.environment, metrics)
+        episodes = Episodes.of(obs)
+        metrics = {**episodes.metrics, "episodic_reward": self._return[obs.done]}
+        ended = Episodes(episodes.environment, metrics)
         values = ended.results(result, self.sides, "score: ")
         compared = compare_sides(values.reshape(-1, self.sides))
         # A side draws with itself, which does not count.
@@ -270,45 +275,54 @@ class EpisodeStatistics(VecEnvWrapper):
 
 
 class Tally:
-    """Count, sum, minimum and maximum of one metric in each episode.
+    """Count, sum, minimum and maximum of one metric per episode.
 
     Args:
         num_envs: number of environments, B.
 
     Attributes:
-        running: (4, B), of the running episodes.
-        over: (episodes,) steps, (episodes,) environments and (4, episodes) each, of episodes that
-            have ended, in the order of ends.
+        running: (4, B) float64, statistics of the running episodes.
+        over: finished episodes in the order in which they ended: tuples of (episodes,) int64 steps,
+            (episodes,) int64 environments and (4, episodes) float64 statistics.
     """
 
     def __init__(self, num_envs: int) -> None:
         self.running = _nothing(num_envs)
         self.over: list[tuple[IntArray, IntArray, FloatArray]] = []
 
-    def add(self, envs: IntArray, of_all: npt.NDArray[np.generic]) -> None:
-        """Count the values of some environments, out of those of all."""
+    def add(self, envs: IntArray, values: npt.NDArray[np.generic]) -> None:
+        """Accumulate the values of some environments.
+
+        Args:
+            envs: (n,) int64, indices of the environments to count.
+            values: (B,), values of all environments.
+        """
         count, total, low, high = self.running
-        values = of_all[envs].astype(np.float64)
+        selected = values[envs].astype(np.float64)
         count[envs] += 1
-        total[envs] += values
-        low[envs] = np.minimum(low[envs], values)
-        high[envs] = np.maximum(high[envs], values)
+        total[envs] += selected
+        low[envs] = np.minimum(low[envs], selected)
+        high[envs] = np.maximum(high[envs], selected)
 
     def end_episodes(self, envs: IntArray, step: int) -> None:
-        """Begin new episodes in some environments, after a step."""
+        """Finish the running episodes of some environments after a step."""
         if len(envs):
             self.over.append((np.full(len(envs), step), envs, self.running[:, envs]))
             self.running[:, envs] = _nothing(len(envs))
 
     def plain(self) -> list[npt.NDArray[Any]]:
-        """Return running episodes, and those that have ended, as plain data, for `cat`."""
+        """Return running and finished episodes as plain data, the input of `cat`."""
         none = np.zeros(0, np.int64), np.zeros(0, np.int64), _nothing(0)
         columns = zip(none, *self.over, strict=True)
         return [self.running, *(np.concatenate(each, axis=-1) for each in columns)]
 
     @staticmethod
     def cat(parts: Sequence[Sequence[npt.NDArray[Any]]]) -> "Tally":
-        """Return the metric in consecutive environments, of which `parts` are plain data."""
+        """Concatenate the tallies of consecutive environments.
+
+        Args:
+            parts: results of `plain`, in the order of the environments.
+        """
         running, steps, _, over = (
             np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)
         )
@@ -319,16 +333,14 @@ class Tally:
         tally.running, tally.over = running, [(steps[order], envs[order], over[:, order])]
         return tally
 
-    def measured(self, running: IntArray, among: BoolArray | None = None) -> Measured:
-        """Return the metric over ended episodes and the running ones of some environments.
+    def measured(self, running: IntArray, mask: BoolArray | None = None) -> Measured:
+        """Return the metric over finished episodes and selected running ones.
 
         Args:
-            running: the environments whose running episodes count.
-            among: (B,) bool, the environments whose ended episodes count; None for all.
+            running: (n,) int64, environments to include the running episodes of.
+            mask: (B,) bool, environments to include the finished episodes of; None for all.
         """
-        over = [
-            of_all if among is None else of_all[:, among[envs]] for _, envs, of_all in self.over
-        ]
+        over = [stats if mask is None else stats[:, mask[envs]] for _, envs, stats in self.over]
         episodes = np.concatenate([*over, self.running[:, running]], axis=1)
         count, total, low, high = episodes[:, episodes[0] > 0]
         if not len(count):
@@ -338,14 +350,14 @@ class Tally:
 
 
 def mean_over_episodes(sums: FloatArray, counts: FloatArray) -> tuple[float, float | None]:
-    """Return the mean of values that come in episodes, with its confidence interval.
+    """Return the mean of per-step values and its confidence interval, clustered by episode.
 
-    Values of one episode are correlated, so the interval is that of a ratio of two sums over
-    independent episodes; where every episode gave one value it is the usual t interval.
+    Values within an episode are correlated, so the interval is that of a ratio of two sums over
+    independent episodes. With one value per episode it is the usual t interval.
 
     Args:
-        sums: (k,) float, the sum of the values of each episode.
-        counts: (k,) float, the number of values of each, at least 1.
+        sums: (k,) float, sum of the values of each episode.
+        counts: (k,) float, number of values of each episode, at least 1.
 
     Returns:
         The mean, and half the width of its 95% confidence interval; None for k = 1.
@@ -381,21 +393,21 @@ def t_quantile_975(df: int) -> float:
 
 
 def with_interval(m: Measured) -> str:
-    """Return a mean and its interval as text, such as `0.93 ± 0.02`."""
+    """Format a mean and its confidence interval, such as `0.93 ± 0.02`."""
     return f"{m.mean:.4g}" if m.ci95 is None else f"{m.mean:.4g} ± {m.ci95:.3g}"
 
 
 def _nothing(num: int) -> FloatArray:
-    """Return count, sum, minimum and maximum of no values, for each of `num` episodes."""
+    """Return initial count, sum, minimum and maximum, (4, num) float64."""
     return np.tile(np.array([[0.0], [0.0], [np.inf], [-np.inf]]), (1, num))
 
 
 def _entities(obs: VecObs) -> dict[str, IntArray]:
-    """Return the numbers of entities of each type and of all types, (B,) each, by metric."""
-    found = {
+    """Return the number of entities by metric, (B,) each: per type, and in total."""
+    counts = {
         f"entity_count/{name}": rows.lengths.astype(np.int64)
         for name, rows in obs.features.items()
         if name != GLOBAL
     }
-    total = sum(found.values(), start=np.zeros(len(obs), dtype=np.int64))
-    return {**found, "entity_count": total}
+    total = sum(counts.values(), start=np.zeros(len(obs), dtype=np.int64))
+    return {**counts, "entity_count": total}

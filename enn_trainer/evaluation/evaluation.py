@@ -1,4 +1,4 @@
-"""`evaluate`: episodes of players, their metrics, and what captures make of them."""
+"""`evaluate`: play episodes, measure them, and produce videos, replays and recordings."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +13,8 @@ from enn_trainer.base.policy import PPOAgent
 from enn_trainer.config import TrainConfig
 from enn_trainer.evaluation.eval_metrics import (
     EpisodeCounts,
+    EpisodeResult,
     EpisodeStatistics,
-    PlayedEpisode,
     with_interval,
 )
 from enn_trainer.experience.collector import Collector, Watcher, play
@@ -30,12 +30,12 @@ from entity_env.vec.vec_env import VecEnv
 Watch: TypeAlias = Callable[[str, float], None]
 """Callback before each step: name of the suite, and its finished share from 0 to 1."""
 EXPLAINING = "explaining"
-"""Name that `Watch` gets in place of a suite's, while the frames of a replay are explained."""
+"""Suite name passed to `Watch` while the frames of a replay are explained."""
 
 VIDEOS = "videos"
-"""Name of the folder for videos in the folder of a run's metrics."""
+"""Name of the videos folder in a run's folder."""
 REPLAYS = "replays"
-"""Name of the folder for replays, likewise."""
+"""Name of the replays folder in a run's folder."""
 
 
 class SuiteResult(NamedTuple):
@@ -43,18 +43,17 @@ class SuiteResult(NamedTuple):
 
     Attributes:
         metrics: metrics by name.
-        episodes: number of whole episodes that count.
-        missing: number of episodes that should count but did not end within `max_steps`, or before
-            the evaluation was stopped.
-        max_steps: the limit on the steps of each environment.
-        limit: the setting that defines `max_steps`.
-        film: the video file; None without one.
-        film_problem: the reason why a requested video is missing; None without a problem.
-        replay: `Replay` of the first episodes, if it was asked for without a page to write.
-        page: the page with the first episodes; None without one.
-        opponents: metrics by name against each member of a pool, by the name of the member.
-        page_problem: the reason why a requested page is missing; None without a problem.
-        played: the episodes that count, if they were asked for.
+        episodes: number of counted, complete episodes.
+        missing: number of episodes that did not end within `max_steps` or before an early stop.
+        max_steps: maximal number of steps per environment.
+        limit: name of the setting that defines `max_steps`.
+        video: video file, or None.
+        video_problem: error message of a requested video that could not be made, or None.
+        replay: `Replay` of the first episodes, if requested without a file.
+        page: replay page of the first episodes, or None.
+        page_problem: error message of a requested page that could not be made, or None.
+        opponents: metrics by name against each pool member, by member name.
+        played: counted episodes, if requested.
     """
 
     metrics: Mapping[str, Measured]
@@ -62,16 +61,16 @@ class SuiteResult(NamedTuple):
     missing: int
     max_steps: int
     limit: str = "eval.max_steps"
-    film: Path | None = None
-    film_problem: str | None = None
+    video: Path | None = None
+    video_problem: str | None = None
     replay: Any = None
     page: Path | None = None
     page_problem: str | None = None
     opponents: Mapping[str, Mapping[str, Measured]] = {}
-    played: Sequence[PlayedEpisode] = ()
+    played: Sequence[EpisodeResult] = ()
 
     def in_words(self) -> str:
-        """Return the result as one line of text."""
+        """Format the result as one line of text."""
         words = [f"{name} {with_interval(m)}" for name, m in self.metrics.items() if m.count]
         if self.missing:
             words.append(
@@ -79,20 +78,20 @@ class SuiteResult(NamedTuple):
                 f"within max_steps={self.max_steps} and are left out, which favours short "
                 f"episodes; raise {self.limit}"
             )
-        if self.film_problem:
-            words.append(f"WARNING: no video: {self.film_problem}")
+        if self.video_problem:
+            words.append(f"WARNING: no video: {self.video_problem}")
         if self.page_problem:
             words.append(f"WARNING: no replay: {self.page_problem}")
         return "  ".join(words)
 
 
 class EvaluationFacts(NamedTuple):
-    """Facts of an evaluation that its captures show.
+    """Properties of an evaluation that videos and replays display.
 
     Attributes:
-        network: acts in the episodes; None if it is not known.
-        title: of the episodes.
-        about: facts by name.
+        network: policy that acts in the episodes; None if unknown.
+        title: title of a replay page.
+        about: details by name.
         config: configuration of the run.
         watch: progress callback.
     """
@@ -105,93 +104,93 @@ class EvaluationFacts(NamedTuple):
 
 
 class EpisodeCapture:
-    """Product of the episodes of an evaluation, such as a video; here none.
+    """Base class of an evaluation's outputs, such as a video; captures nothing.
 
     Attributes:
-        processes: number of worker processes that the environments need to have; 0 for any.
+        processes: required number of worker processes; 0 for any.
     """
 
     processes: int = 0
 
-    def of_suite(self, name: str) -> "EpisodeCapture":
-        """Return the capture of a suite, with a file of its own."""
+    def for_suite(self, name: str) -> "EpisodeCapture":
+        """Return the capture of one suite, with its own file."""
         return self
 
-    def captured(self, envs: VecEnv, counted: BoolArray, stack: ExitStack) -> VecEnv:
-        """Return the environments in a wrapper that captures them until the stack is closed.
+    def wrap(self, envs: VecEnv, counted: BoolArray, stack: ExitStack) -> VecEnv:
+        """Wrap environments to capture them until the stack is closed.
 
         Args:
             envs: B environments.
-            counted: (B,) bool, those in which episodes count.
-            stack: completes a file.
+            counted: (B,) bool, True for counted environments.
+            stack: exit stack that completes the file.
         """
         return envs
 
     def watchers(
         self, envs: EpisodeStatistics, agent: IntArray, stack: ExitStack
     ) -> Sequence[Watcher]:
-        """Return the watchers of the steps.
+        """Create watchers of the steps.
 
         Args:
-            envs: the environments, before their first reset.
-            agent: (n,) int64, those in which the agent acts.
-            stack: completes a file.
+            envs: environments before their first reset.
+            agent: (n,) int64, environments in which the agent acts.
+            stack: exit stack that completes the file.
         """
         return []
 
     def progress(self, share: float, is_done: bool) -> tuple[float, bool]:
-        """Return the finished share of what is to be played, and True if it is done.
+        """Return the finished share of the capture, and True if it is complete.
 
         Args:
-            share: finished share of the episodes that count.
-            is_done: True if all of these have ended.
+            share: finished share of the counted episodes.
+            is_done: True if all counted episodes have ended.
         """
         return share, is_done
 
     def results(self, facts: EvaluationFacts) -> dict[str, Any]:
-        """Return fields of `SuiteResult`, after the episodes and before the environments close."""
+        """Return fields of `SuiteResult`; called after the episodes, with open environments."""
         return {}
 
 
 class EpisodeRecording(EpisodeCapture):
-    """Recording of the episodes of the unnamed suite.
+    """Recording of the unnamed suite's episodes.
 
     Args:
-        capture: settings of the recording.
+        capture: recording settings.
         run: name of the run.
     """
 
     def __init__(self, capture: Capture, run: str) -> None:
         self._capture, self._run = capture, run
 
-    def of_suite(self, name: str) -> EpisodeCapture:
-        """Return the recording for the unnamed suite alone."""
+    def for_suite(self, name: str) -> EpisodeCapture:
+        """Return the recording for the unnamed suite, and an empty capture for named ones."""
         return EpisodeCapture() if name else self
 
     def watchers(
         self, envs: EpisodeStatistics, agent: IntArray, stack: ExitStack
     ) -> Sequence[Watcher]:
-        """Return the watcher that records."""
+        """Create the recorder."""
         return recorders(self._capture, envs, self._run, stack, envs.running)
 
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """Episodes of an evaluation in B environments.
+    """Episodes to play in B environments.
 
     Attributes:
-        obs_space: the features that frames show.
-        seed: seed of the episodes.
-        steps: limit of the steps of each environment.
-        quota: (B,) int64, the number of episodes of each that count; `NO_END` for all steps.
+        obs_space: observation space of the frames.
+        seed: random seed.
+        steps: maximal number of steps per environment.
+        quota: (B,) int64, number of counted episodes per environment; `NO_END` for all steps.
         agent: (n,) int64, environments in which the agent acts.
-        first: number of the first environment among those of all ranks.
-        run_step: number of frames of the run before, for recordings.
+        first: global index of the first environment, over all ranks.
+        run_step: number of earlier frames of the run, for recordings.
         device: device of the frames.
-        result: metric by which the sides of a match are compared, as of `EpisodeStatistics`.
-        variation: what arguments of episodes are drawn from; None if they do not vary.
-        is_required: returns if a value of a metric that is not finite is an error, by its name.
-        by_episode: True to keep each episode that counts, with its arguments.
+        result: metric that compares the sides of a match, see `EpisodeStatistics`.
+        variation: distributions of the episodes' arguments; None if they do not vary.
+        is_required: predicate on metric names: True if values that are not finite are errors.
+        by_episode: True to store the result of each counted episode.
     """
 
     obs_space: ObsSpace
@@ -208,7 +207,7 @@ class EpisodePlan:
     by_episode: bool = False
 
     def statistics(self, envs: VecEnv) -> EpisodeStatistics:
-        """Return the environments with the statistics of these episodes."""
+        """Wrap environments to measure these episodes."""
         statistics = EpisodeStatistics(envs, self.quota, self.result)
         statistics.finite.is_required = self.is_required
         statistics.finite.first_env_index = self.first
@@ -225,23 +224,23 @@ def evaluate(
     stop: Callable[[], bool] = lambda: False,
     watch: Callable[[float], None] = lambda share: None,
 ) -> EpisodeCounts:
-    """Play episodes until those that count have ended, or for the planned steps.
+    """Play episodes until all counted ones have ended, or for the planned steps.
 
     Args:
-        players: act in all environments.
-        envs: B environments, which are not closed.
-        episodes: the episodes that count, and limits.
-        captures: what else is made of the episodes.
+        players: choose the actions in all environments.
+        envs: B environments; not closed.
+        episodes: episodes that count, and limits.
+        captures: further outputs, such as videos.
         stop: called before each step; True ends the evaluation early.
         watch: called before each step with the finished share, from 0 to 1.
 
     Returns:
-        Metrics of the episodes that count.
+        Metrics of the counted episodes.
     """
     with ExitStack() as stack:
         # Wrap the environments.
         for capture in captures:
-            envs = capture.captured(envs, episodes.quota > 0, stack)
+            envs = capture.wrap(envs, episodes.quota > 0, stack)
         statistics = episodes.statistics(envs)
         watchers = [
             watcher
@@ -249,7 +248,7 @@ def evaluate(
             for watcher in capture.watchers(statistics, episodes.agent, stack)
         ]
 
-        # Play until the steps are taken or the episodes have ended.
+        # Play until the episodes have ended or the step limit is reached.
         steps = itertools.count()
 
         def is_over() -> bool:
@@ -273,7 +272,7 @@ def evaluate(
 def scalars_of(suites: Mapping[str, SuiteResult]) -> dict[str, float]:
     """Return scalars by tag: `eval/<suite>/<metric>.mean`, `.ci95`, `.min`, `.max`, `.count`.
 
-    The unnamed suite is left out of the name. A metric that counted nothing has only its count.
+    Tags of the unnamed suite have no suite name. A metric without values has only `.count`.
     """
     scalars: dict[str, float] = {}
     for suite, result in suites.items():

@@ -1,4 +1,4 @@
-"""Agents that act in one environment, loaded from checkpoints."""
+"""`load_agent`: load the agent of a checkpoint to act in an environment."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ from enn_trainer.base.policy import PPOAgent, device_of
 from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.evaluation.explain import Explanation, explain
-from enn_trainer.experience.memories import PlayerMemory, remembering_of, tracked_types
+from enn_trainer.experience.memories import PlayerMemory, memory_specs, tracked_types
 from enn_trainer.experience.players import AgentPlayer, Decisions
-from enn_trainer.experience.recall import NO_RECALL, Recall, recall_of_one
+from enn_trainer.experience.recall import NO_FRAME_STATES, FrameStates, states_of_env
 from entity_env.actions import Action, EntityID
 from entity_env.environment import Environment, Observation
 from entity_env.match import Match
@@ -36,8 +36,8 @@ class Act(NamedTuple):
     """Decision of an agent in one frame.
 
     Attributes:
-        actions: the actions that the frame offers, with the probabilities of all choices.
-        value: the predicted return from here; of scaled rewards, if the run scaled them.
+        actions: the frame's actions, with the probabilities of all choices.
+        value: predicted return from this frame on; of scaled rewards, if the run scaled them.
     """
 
     actions: dict[ActionName, Action]
@@ -45,18 +45,18 @@ class Act(NamedTuple):
 
 
 class RogueNetAgent:
-    """Agent that acts in one environment.
+    """Agent for a single environment, or for several that are stepped together.
 
-    Acting changes neither the network nor the state of any random number generator. An agent with
-    memory remembers from one call of `act` to the next, until an episode ends: with an observation
-    that is `done`, with `reset`, or with `act(..., first=True)`.
+    Acting changes neither the network nor any global random number generator. An agent with memory
+    keeps its recurrent state between calls of `act` until an episode ends: after an observation
+    that is `done`, on `reset`, or with `act(..., first=True)`.
 
     Args:
-        agent: the network; a `torch.nn.Module`.
+        agent: the network, a `torch.nn.Module`.
         deterministic: True to take the most probable choice instead of sampling.
-        seed: the choices are a function of it, of the number of earlier frames, and of the frame.
-        obs_space: observation space, for a network without the attribute that `RogueNet` has.
-        action_space: action space, likewise.
+        seed: seed of the sampled choices, which also depend on the number of earlier frames.
+        obs_space: observation space; by default the network's attribute.
+        action_space: action space; by default the network's attribute.
     """
 
     def __init__(
@@ -79,14 +79,15 @@ class RogueNetAgent:
         self._memory = AgentMemory(self.agent)
 
     def act(self, observation: Observation, first: bool = False) -> Act:
-        """Choose actions for an observation of the spaces that the network was trained for.
+        """Choose actions for an observation.
 
         Args:
-            observation: the observation; its `reward` is that of the step before.
-            first: an episode begins, so that nothing is remembered.
+            observation: observation in the agent's spaces; its `reward` is that of the previous
+                step.
+            first: True at the start of an episode; resets the recurrent state.
 
         Raises:
-            InvalidObservation: the observation does not match these spaces.
+            InvalidObservation: the observation does not match the spaces.
         """
         if first:
             self.reset()
@@ -94,11 +95,11 @@ class RogueNetAgent:
         return act
 
     def reset(self) -> None:
-        """Forget the running episodes, as others begin; the random numbers go on."""
+        """Reset the recurrent state at the start of an episode; the random numbers continue."""
         self._memory.reset()
 
     def get_state(self) -> dict[str, Any]:
-        """Return what is remembered and the number of frames, as plain data.
+        """Return the recurrent state and the number of frames as plain data.
 
         Raises:
             ValueError: the ids of entities are not plain data.
@@ -106,10 +107,10 @@ class RogueNetAgent:
         return {"frames": self._frames, "memory": self._memory.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`.
+        """Restore a state returned by `get_state`.
 
         Raises:
-            ValueError: the state is not one of such an agent.
+            ValueError: the state is invalid.
         """
         if type(state.get("frames")) is not int or not isinstance(state.get("memory"), Mapping):
             raise ValueError("state: expected what get_state returned")
@@ -117,14 +118,14 @@ class RogueNetAgent:
         self._frames = state["frames"]
 
     def act_batch(self, observations: Sequence[Observation]) -> list[Act]:
-        """Choose actions for the observations of several environments, in one step.
+        """Choose actions for the observations of several environments in one forward pass.
 
-        Every environment has random numbers and a memory of its own, by its place among them;
-        those of the first one are those of `act`. The step counts as one frame, as a call of `act`
-        does. With another number of environments, nothing is remembered.
+        Each environment has its own random number stream and recurrent state, by its index; those
+        of the first one equal those of `act`. A call counts as one frame, like a call of `act`. If
+        the number of environments changes, the recurrent state is reset.
 
         Args:
-            observations: one of each environment.
+            observations: one observation per environment.
 
         Raises:
             InvalidObservation: an observation does not match the spaces.
@@ -138,8 +139,8 @@ class RogueNetAgent:
         self._frames += 1
         probs: dict[ActionName, Probabilities] = {}
         for name, rows in decisions.chosen.items():
-            known = decisions.distributions.get(name)
-            log_probs = None if known is None else known.all_log_probs
+            distribution = decisions.distributions.get(name)
+            log_probs = None if distribution is None else distribution.all_log_probs
             if log_probs is None:
                 probs[name] = [None] * len(observations)
                 continue
@@ -159,18 +160,18 @@ class RogueNetAgent:
     ) -> Explanation:
         """Explain an observation: probabilities, value, attention, and influence of entities.
 
-        It does not count as a frame: `act` chooses what it would have chosen before.
+        This does not count as a frame: the choices of `act` are unaffected.
 
         Args:
-            observation: of the spaces that the network was trained for.
-            entities: ids, or `(type, row)` for types without ids, of the entities to compute the
-                influence of, each of which costs a forward pass. Without it all; of more than 32,
-                the 32 that are attended to most, or the first ones if there is no attention.
+            observation: observation in the agent's spaces.
+            entities: ids, or `(type, row)` for types without ids, of the entities to compute
+                the influence of; each costs a forward pass. By default all; of more than 32, the
+                32 that receive most attention, or the first ones if the network has no attention.
 
         Raises:
-            InvalidObservation: the observation does not match these spaces, or has too many
-                entities for this machine.
-            ValueError: it has no entity with one of these ids.
+            InvalidObservation: the observation does not match the spaces, or has too many entities
+                for this machine.
+            ValueError: there is no entity with one of these ids.
         """
         obs, batch = self._batch([observation])
         ids = observation.index_to_id(self.obs_space)
@@ -183,7 +184,7 @@ class RogueNetAgent:
 
 
 class AgentMemory:
-    """Memory of an agent that a program gives one observation after the other.
+    """Recurrent state of an agent that receives one observation at a time.
 
     Args:
         agent: the network.
@@ -193,10 +194,10 @@ class AgentMemory:
         self._agent, self._types = agent, tracked_types(agent)
         self._memory: PlayerMemory | None = None
         self._tracker = IdentityTracker([], 0)
-        self._remembers = any(remembering_of(agent))
+        self._remembers = any(memory_specs(agent))
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Reset the recurrent state."""
         self._memory = None
 
     def act(
@@ -207,13 +208,13 @@ class AgentMemory:
         batch: EntityBatch,
         t: int,
     ) -> Decisions:
-        """Let a player choose with what was remembered, and remember what it chose.
+        """Choose actions with the recurrent state, and update it.
 
         Args:
-            player: of the agent.
-            observations: (n,), one of each environment.
-            obs: the same in a batch.
-            batch: the same on the device.
+            player: player of the agent.
+            observations: (n,), one observation per environment.
+            obs: the same observations in a batch.
+            batch: the same observations on the device.
             t: number of earlier frames.
         """
         if not self._remembers:
@@ -226,25 +227,25 @@ class AgentMemory:
         if self._types:
             self._tracker.number(obs, observations)
             batch = replace(batch, identity=obs.identity)
-        player.take_memory(memory)
+        player.set_memory(memory)
         decisions = player.act(obs, batch, t)
-        # Where the observation is the last of an episode, the next one begins another.
+        # The next observation after the last one of an episode begins a new episode.
         self._tracker.begin(np.flatnonzero(obs.done).tolist())
         memory.begun = memory.begun | obs.done
         return decisions
 
     def recall(
         self, observation: Observation, obs: VecObs, batch: EntityBatch
-    ) -> tuple[Recall, EntityBatch]:
-        """Return what is remembered in the next frame, and it with the numbers of entities.
+    ) -> tuple[FrameStates, EntityBatch]:
+        """Return the recurrent state for the next frame, and the frame with entity numbers.
 
         Args:
-            observation: of the first environment.
-            obs: the same in a batch.
-            batch: the same on the device.
+            observation: observation of the first environment.
+            obs: the same observation in a batch.
+            batch: the same observation on the device.
         """
         if not self._remembers:
-            return NO_RECALL, batch
+            return NO_FRAME_STATES, batch
         if self._memory is None:
             self._begin(1)
         assert self._memory is not None
@@ -253,10 +254,10 @@ class AgentMemory:
         if self._types:
             tracker.number_one(obs, observation)
             batch = replace(batch, identity=obs.identity)
-        return recall_of_one(memory, 0), batch
+        return states_of_env(memory, 0), batch
 
     def get_state(self) -> dict[str, Any]:
-        """Return the states, and the ids that have numbers, as plain data.
+        """Return recurrent states and the ids of numbered entities as plain data.
 
         Raises:
             ValueError: an id is not plain data.
@@ -265,24 +266,24 @@ class AgentMemory:
             return {}
         try:
             ids = [
-                {name: to_plain([*of_type], f"ids[{name!r}]") for name, of_type in table.items()}
+                {name: to_plain([*numbers], f"ids[{name!r}]") for name, numbers in table.items()}
                 for table in self._tracker.tables
             ]
         except TypeError as error:
             raise ValueError(f"get_state: {error}") from None
         tensors = {name: x.cpu().numpy() for name, x in self._memory.state_dict().items()}
-        return {"ids": ids, "states": {name: _packed(x) for name, x in tensors.items()}}
+        return {"ids": ids, "states": {name: _array_to_plain(x) for name, x in tensors.items()}}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`.
+        """Restore a state returned by `get_state`.
 
         Raises:
-            ValueError: the state is not one of such an agent.
+            ValueError: the state is invalid.
         """
         self._memory = None
         if not state:
             return
-        states = {name: torch.from_numpy(_unpacked(x)) for name, x in state["states"].items()}
+        states = {n: torch.from_numpy(_array_from_plain(x)) for n, x in state["states"].items()}
         self._begin(len(states["begun"]))
         assert self._memory is not None
         self._memory.load_state_dict(states)
@@ -291,7 +292,7 @@ class AgentMemory:
                 numbers.update((one, i) for i, one in enumerate(from_plain(saved[name])))
 
     def _begin(self, num_envs: int) -> None:
-        """Remember nothing of so many environments."""
+        """Initialise the recurrent state of `num_envs` environments."""
         self._memory = PlayerMemory(self._agent, num_envs)
         self._tracker = IdentityTracker(self._types, num_envs)
 
@@ -315,25 +316,25 @@ def load_agent(
         device: device of the network.
         deterministic: True to take the most probable choice instead of sampling.
         seed: seed of the sampled choices.
-        agent: a network of your own with parameters of the saved shapes, which are loaded into it.
-        env: the environment to act in. Features, entity types and labels are then matched by name,
-            in any order, and those that are new to the agent are ignored; without it, observations
-            must be those of the environment that the agent was trained in.
+        agent: custom network with parameters of the saved shapes; the weights are loaded into it.
+        env: environment to act in. Features, entity types and labels are matched by name in any
+            order, and those unknown to the agent are ignored. By default observations must be those
+            of the training environment.
 
     Raises:
-        CheckpointError: there is no valid checkpoint; the file holds something else; or the
+        CheckpointError: there is no valid checkpoint; the file has other contents; or the
             environment has other actions or lacks features that the agent needs.
     """
     # A file of weights.
     path = Path(path)
     network: Any = agent
     if path.is_file():
-        lacking = [name for name in ("obs_space", "action_space") if not hasattr(network, name)]
-        if lacking:
-            got = "none" if network is None else f"one without {' and '.join(lacking)}"
+        missing = [name for name in ("obs_space", "action_space") if not hasattr(network, name)]
+        if missing:
+            got = "none" if network is None else f"one without {' and '.join(missing)}"
             raise CheckpointError(
-                f"{path}: expected agent=, a network that knows its obs_space and action_space, "
-                f"beside a file of weights, which has neither; got {got}"
+                f"{path}: a file of weights has no spaces; expected agent=, a network with the "
+                f"attributes obs_space and action_space, got {got}"
             )
         load_weights_file(path, network)
         return RogueNetAgent(network.to(device), deterministic, seed)
@@ -342,31 +343,31 @@ def load_agent(
     saved = read_saved_run(path, agent)
     network = saved.agent.to(device)
     if env is not None:
-        wired = network_in_world(saved, Spaces.of(env))
+        wired = adapt_network(saved, Spaces.of(env))
         return RogueNetAgent(wired, deterministic, seed)
     return RogueNetAgent(network, deterministic, seed, saved.obs_space, saved.action_space)
 
 
-def network_in_world(saved: SavedRun, spaces: Spaces) -> Wired:
-    """Return the network of a save for a world that may have more than it was trained with.
+def adapt_network(saved: SavedRun, spaces: Spaces) -> Wired:
+    """Adapt the network of a checkpoint to an environment with possibly more features.
 
     Raises:
-        CheckpointError: the world has other actions or lacks features that the network needs.
+        CheckpointError: the environment has other actions or lacks features that the network needs.
     """
-    if different := incompatibilities(saved.spaces, spaces):
-        raise CheckpointError(f"{saved.path} is of another world: {'; '.join(different)}")
+    if diffs := incompatibilities(saved.spaces, spaces):
+        raise CheckpointError(f"{saved.path} does not fit the environment: {'; '.join(diffs)}")
     return Wired(
         saved.agent, spaces.obs_space, spaces.action_space, saved.obs_space, saved.action_space
     )
 
 
-def _packed(x: npt.NDArray[Any]) -> dict[str, Any]:
-    """Return an array as plain data."""
+def _array_to_plain(x: npt.NDArray[Any]) -> dict[str, Any]:
+    """Convert an array to plain data."""
     return {"dtype": x.dtype.name, "shape": [*x.shape], "data": x.tobytes()}
 
 
-def _unpacked(plain: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Return an array that `_packed` made plain."""
-    if plain["dtype"] not in ("bool", "int64", "float32"):
-        raise ValueError(f"state: expected numbers, got {plain['dtype']!r}")
-    return np.frombuffer(plain["data"], plain["dtype"]).reshape(plain["shape"]).copy()
+def _array_from_plain(packed: Mapping[str, Any]) -> npt.NDArray[Any]:
+    """Convert the result of `_array_to_plain` back to an array."""
+    if packed["dtype"] not in ("bool", "int64", "float32"):
+        raise ValueError(f"state: expected numbers, got {packed['dtype']!r}")
+    return np.frombuffer(packed["data"], packed["dtype"]).reshape(packed["shape"]).copy()

@@ -1,4 +1,4 @@
-"""Members of a league from the agent and from saves, and the networks that they play with."""
+"""Pool members: create them from agents and checkpoints, and load their networks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,16 +24,16 @@ from rogue_net.space_diff import diff_spaces, incompatibilities
 from rogue_net.wiring import Wired
 
 Trained: TypeAlias = State | SavedRun
-"""A run: the agent, with the spaces and the number of frames it was trained with."""
+"""Training state or checkpoint: the agent, its spaces and its number of training frames."""
 
 
 def snapshot_of(agent: Any, spaces: Spaces, step: int) -> Member:
-    """Return a copy of an agent as a member: its policy and statistics, without values.
+    """Copy an agent as a pool member: policy and input statistics, without the value network.
 
     Args:
-        agent: the network; of one of the user's own, all tensors are copied.
-        spaces: of the agent.
-        step: number of frames it was trained for.
+        agent: the network; all tensors of a custom network are copied.
+        spaces: spaces of the agent.
+        step: number of training frames.
     """
     network = agent.policy if isinstance(agent, RogueNetWithValueNet) else agent
     if type(network) is RogueNet:
@@ -45,16 +45,16 @@ def snapshot_of(agent: Any, spaces: Spaces, step: int) -> Member:
 
 
 def read_opponent(path: Path, agent: PPOAgent, spaces: Spaces) -> SavedRun:
-    """Read the agent of a save that is to play in a run.
+    """Read the agent of a checkpoint that serves as an opponent in a run.
 
     Args:
-        path: of the save.
-        agent: of the run; if it is a network of the user's own, a copy takes weights that are not
-            those of a `RogueNet`.
-        spaces: of the run.
+        path: path of the checkpoint.
+        agent: agent of the run; weights that are not a `RogueNet`'s are loaded into a copy of it,
+            if it is a custom network.
+        spaces: spaces of the run.
 
     Raises:
-        CheckpointError: there is no such save, or it is of another network or world.
+        CheckpointError: there is no such checkpoint, or its network or environment differs.
         ConfigError: the agent is a network that cannot be copied.
     """
     try:
@@ -63,17 +63,17 @@ def read_opponent(path: Path, agent: PPOAgent, spaces: Spaces) -> SavedRun:
         if rogue_nets(agent):
             raise
         saved = read_saved_run(path, frozen_copy(agent, "selfplay.opponents"))
-    different = incompatibilities(saved.spaces, spaces)
-    if not rogue_nets(saved.agent):  # of which features and labels are not found by name
-        found = diff_spaces(saved.spaces, spaces)
-        different = [*found.changed, *found.reordered, *found.reordered_labels]
-    if different:
-        raise CheckpointError(f"{saved.path} is of another world: {'; '.join(different)}")
+    diffs = incompatibilities(saved.spaces, spaces)
+    if not rogue_nets(saved.agent):  # custom networks do not match features and labels by name
+        diff = diff_spaces(saved.spaces, spaces)
+        diffs = [*diff.changed, *diff.reordered, *diff.reordered_labels]
+    if diffs:
+        raise CheckpointError(f"{saved.path} does not fit the environment: {'; '.join(diffs)}")
     return saved
 
 
 def member_of_save(saved: SavedRun, name: str, origin: str) -> Member:
-    """Return the agent of a save as a member, which does not need the save any more."""
+    """Create a self-contained pool member from a checkpoint."""
     snapshot = snapshot_of(saved.agent, saved.spaces, saved.step)
     return replace(snapshot, name=name, step=NAMED, origin=origin)
 
@@ -85,30 +85,29 @@ def make_opponent(
     spaces: Spaces,
     device: torch.device,
 ) -> Opponent:
-    """Return the network, or the class of the bot, of a member.
+    """Load the network, or the bot class, of a pool member.
 
     Args:
-        member: in a league.
-        agent: of the run, of which a copy plays where networks are the user's own; None if there
-            is no such network at hand.
-        create_opponent: makes the members that have no network in the save: random players, and
-            bots and others by their origin.
-        spaces: of the run.
+        member: pool member.
+        agent: agent of the run; custom networks play as copies of it. None if there is none.
+        create_opponent: factory of members without a stored network: random players, bots and
+            others, by their origin.
+        spaces: spaces of the run.
         device: device of a network.
 
     Raises:
-        CheckpointError: it cannot be used.
+        CheckpointError: the member cannot be loaded.
         ConfigError: there is no such bot, or it is not trusted.
     """
     if member.kind == "network":
         return network_of(member, agent, spaces, device)
     # The origin of a random player may be the pool of another run.
-    named = RANDOM if member.kind == "random" else member.origin
-    return create_opponent(named, spaces.obs_space, spaces.action_space, device)
+    name = RANDOM if member.kind == "random" else member.origin
+    return create_opponent(name, spaces.obs_space, spaces.action_space, device)
 
 
-def copy_with(network: PPOAgent, member: Member) -> PPOAgent:
-    """Return a frozen copy of a network of equal settings and spaces, with a member's weights.
+def copy_with_weights(network: PPOAgent, member: Member) -> PPOAgent:
+    """Return a frozen copy of a network with a member's weights; settings and spaces must be equal.
 
     Raises:
         CheckpointError: the file of the member is damaged.
@@ -116,8 +115,8 @@ def copy_with(network: PPOAgent, member: Member) -> PPOAgent:
     """
     copied: Any = frozen_copy(network, "selfplay")
     plain = copied.network if isinstance(copied, Wired) else copied
-    where = f"selfplay: {member.name}"
-    load_weights(where, plain, tensors_of(where, member.weights))
+    source = f"selfplay: {member.name}"
+    load_weights(source, plain, tensors_of(source, member.weights))
     return copied  # type: ignore[no-any-return]
 
 
@@ -127,32 +126,31 @@ def network_of(
     spaces: Spaces,
     device: torch.device,
 ) -> PPOAgent:
-    """Return the network of a member, which is not trained, for the frames of a run.
+    """Load the frozen network of a pool member, adapted to the spaces of a run.
 
     Args:
-        member: with a network.
-        agent: of the run, of which a copy plays where networks are the user's own; None if there
-            is no such network at hand.
-        spaces: of the run.
+        member: pool member with a network.
+        agent: agent of the run; custom networks play as copies of it. None if there is none.
+        spaces: spaces of the run.
         device: device of the network.
 
     Raises:
-        CheckpointError: its file is damaged, or it is of a world that does not fit this one.
+        CheckpointError: its file is damaged, or its environment does not fit.
         ConfigError: the agent is a network that cannot be copied.
     """
-    where = Path(f"selfplay: {member.name}")
+    source = Path(f"selfplay: {member.name}")
     network: Any
     if not member.config:
         if agent is None or rogue_nets(agent):
             raise CheckpointError(
-                f"{where}: its weights are those of a network of your own, which only a run of "
-                "such a network (agent= in Python) can play"
+                f"{source}: its weights belong to a custom network; expected a run of such a "
+                "network (agent= in Python)"
             )
-        network = copy_with(agent, member)
+        network = copy_with_weights(agent, member)
     else:
-        run = run_of_member(member, where)
-        if different := incompatibilities(run.spaces, spaces):
-            raise CheckpointError(f"{where} is of another world: {'; '.join(different)}")
+        run = run_of_member(member, source)
+        if diffs := incompatibilities(run.spaces, spaces):
+            raise CheckpointError(f"{source} does not fit the environment: {'; '.join(diffs)}")
         network = run.agent
         if run.spaces != spaces or _order(run.spaces) != _order(spaces):
             network = Wired(
@@ -163,15 +161,15 @@ def network_of(
 
 
 def _order(spaces: Spaces) -> tuple[list[str], list[str]]:
-    """Return the names of entity types and actions, whose order equal spaces may differ in."""
+    """Return the names of entity types and actions in order; equal spaces may differ in it."""
     return [*spaces.obs_space.entities], [*spaces.action_space]
 
 
 def with_pool(run: Trained) -> Trained:
-    """Return a run whose pool has been read.
+    """Return a run with its opponent pool loaded.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: the run has no pool.
     """
     if isinstance(run, SavedRun):
         try:
@@ -180,16 +178,16 @@ def with_pool(run: Trained) -> Trained:
             raise ConfigError(f"eval.opponent: {error}") from None
     if run.part(League) is None:
         raise ConfigError(
-            "eval.opponent: expected a run with opponents (selfplay) beside 'pool', got none"
+            "eval.opponent: expected a run with opponents (selfplay) for 'pool', got none"
         )
     return run
 
 
 def members_of_pool(run: Trained) -> Sequence[Member]:
-    """Return the members of the pool of a run of `with_pool`.
+    """Return the pool members of a run that was returned by `with_pool`.
 
     Raises:
-        ConfigError: there are none, as before the first update.
+        ConfigError: the pool is empty, as before the first update.
     """
     if isinstance(run, SavedRun):
         members: Sequence[Member] = run.pool or []
@@ -199,7 +197,7 @@ def members_of_pool(run: Trained) -> Sequence[Member]:
         members = league.pool
     if not members:
         raise ConfigError(
-            "eval.opponent: expected members in the pool, got none yet: the first copy of the "
-            "agent joins as training begins, those of selfplay.opponents are there before"
+            "eval.opponent: expected members in the pool, got none; the first snapshot is added "
+            "when training starts, selfplay.opponents are members from the start"
         )
     return members

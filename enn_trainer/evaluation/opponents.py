@@ -1,4 +1,4 @@
-"""Opponents by the names that settings and command lines have for them: networks, bots, random."""
+"""Opponents by name in settings and command lines: networks, bots, random."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from torch import Tensor, nn
 from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.base.policy import Opponent
 from enn_trainer.checkpoints.lookup import read_saved_run
-from enn_trainer.evaluation.load_agent import network_in_world
+from enn_trainer.evaluation.load_agent import adapt_network
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.runtime.trust import TYPED, Trust, import_bot
 from entity_env.actions.chains import parents_first
 from entity_env.bot import Bot
 from entity_env.errors import UnknownWorld
-from entity_env.named_world import names_bot
+from entity_env.named_world import is_bot_name
 from entity_env.spaces import ActionSpace, ObsSpace, Spaces
 from rogue_net.actions.distributions import Decision, decide
 from rogue_net.actions.heads import HEADS
-from rogue_net.actions.parts import of_all
+from rogue_net.actions.parts import conditional_distribution
 from rogue_net.answer import NetOutput, output_of
-from rogue_net.ragged import EntityBatch, of_action
+from rogue_net.ragged import EntityBatch, lookup
 from rogue_net.wiring import Wired
 
 POOL = "pool"
-"""Opponents in evaluations: all members of the run's pool."""
+"""Opponent name in evaluations for all members of the run's pool."""
 
 
 def create_opponent(
@@ -47,28 +47,28 @@ def create_opponent(
         obs_space: observation space of the environment.
         action_space: action space of the environment.
         device: device of a network.
-        field: the setting, for messages.
-        trust: the bots that may be imported; by default all, as where the caller wrote the path.
+        field: name of the setting, for messages.
+        trust: bots that may be imported; by default all, for paths written by the caller.
 
     Raises:
-        CheckpointError: there is no valid checkpoint, or its actions differ, or the environment
-            lacks features that it needs.
+        CheckpointError: there is no valid checkpoint, its actions differ, or the environment lacks
+            features that it needs.
         ConfigError: there is no such bot, or it is not trusted.
     """
     if not isinstance(path, str):
         return path
-    if not names_bot(path):
+    if not is_bot_name(path):
         return create_agent(field, path, Spaces(obs_space, action_space)).to(device)
     return bot_class(path, field, trust)
 
 
 @dataclass(frozen=True)
 class NamedOpponents:
-    """Opponents by the paths and names that settings and saves have; a `CreateOpponent`.
+    """Factory of opponents by path or name, a `CreateOpponent`.
 
     Attributes:
-        trust: the bots that may be imported.
-        field: the setting, for messages.
+        trust: bots that may be imported.
+        field: name of the setting, for messages.
     """
 
     trust: Trust
@@ -86,14 +86,14 @@ class NamedOpponents:
 
 
 def create_agent(field: str, path: str, spaces: Spaces) -> "RandomAgent | Wired":
-    """Load a network as `create_opponent` does; errors begin with the name of a field."""
+    """Load a network as `create_opponent` does; `field` is the prefix of error messages."""
     if path == "random":
         return RandomAgent(spaces.action_space)
-    if names_bot(path):
+    if is_bot_name(path):
         expected = "a checkpoint or random, which have probabilities"
         raise ConfigError(f"{field}: expected {expected}, got the bot {path}")
     try:
-        return network_in_world(read_saved_run(located(path)), spaces)
+        return adapt_network(read_saved_run(located(path)), spaces)
     except CheckpointError as error:
         raise CheckpointError(f"{field}: {error}") from None
 
@@ -115,10 +115,10 @@ class RandomAgent(nn.Module):
         decisions: dict[str, Decision] = {}
         for name in parents_first(self.action_space):
             space = self.action_space[name]
-            made = {one: decision.chosen for one, decision in decisions.items()}
+            choices = {one: decision.chosen for one, decision in decisions.items()}
             uniform_of = partial(HEADS[type(space)].uniform, space)
-            uniform = of_all(name, batch.actions, made, uniform_of)
-            chosen, draws = of_action(actions, name), of_action(uniforms, name)
+            uniform = conditional_distribution(name, batch.actions, choices, uniform_of)
+            chosen, draws = lookup(actions, name), lookup(uniforms, name)
             decisions[name] = decide(uniform, chosen, draws)
         decisions = {name: decisions[name] for name in self.action_space}
         return output_of(decisions, self.values(batch))
@@ -129,7 +129,7 @@ class RandomAgent(nn.Module):
         return {"value": torch.zeros(batch.num_frames, 1, device=device)}
 
     def update_input_stats(self, batch: EntityBatch) -> None:
-        """Do nothing, as the agent has no statistics."""
+        """Do nothing; the agent has no statistics."""
         return
 
 
@@ -138,8 +138,8 @@ def bot_class(name: str, field: str, trust: Trust) -> type[Bot]:
 
     Args:
         name: `file.py:Name` or `package.module:Name`.
-        field: the setting, for messages.
-        trust: the code that may run.
+        field: name of the setting, for messages.
+        trust: code that may run.
 
     Raises:
         ConfigError: there is no such bot, or it is not trusted.

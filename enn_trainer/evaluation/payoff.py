@@ -1,4 +1,4 @@
-"""Pay-off matrices of players: schedule of a round robin, scores, rings, unbeaten mixtures."""
+"""Payoff matrices of players: round-robin schedule, scores, cycles, equilibrium mixtures."""
 
 import math
 from itertools import combinations, count
@@ -16,11 +16,11 @@ _Z_975 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 class Results(NamedTuple):
     """Results of P players against each other.
 
-    The games of a deal depend on each other, and so do the comparisons of a game; deals do not.
+    Games of one deal are correlated, and so are comparisons within a game; deals are independent.
 
     Attributes:
-        scores: (P, P) float64, [i, j] is wins + draws / 2 of i against j. In a game with more than
-            two sides each pair of a seat of i and a seat of j is one comparison.
+        scores: (P, P) float64, [i, j] is wins + draws / 2 of i against j. In games with more than
+            two sides, each pair of a seat of i and a seat of j is one comparison.
         comparisons: (P, P) float64, symmetric, number of comparisons of i and j.
         deals: (P, P) float64, symmetric, number of deals in which i and j met.
         ci95: (P, P) float64, symmetric, half the width of the t interval over deals of the mean
@@ -35,12 +35,12 @@ class Results(NamedTuple):
     ci95: FloatArray
 
     def effective_games(self) -> FloatArray:
-        """Return the number of independent wins and losses with the same interval.
+        """Return the number of independent wins and losses with the same confidence interval.
 
         Returns:
-            (P, P) float64, infinite where all deals had one score between 0 and 1; the number of
-            deals where one player won all games, as then the interval is too narrow, or where there
-            are fewer than two deals.
+            (P, P) float64, infinite where all deals have the same score between 0 and 1. Where one
+            player won all games (the interval would be too narrow), or with fewer than two deals,
+            it is the number of deals.
 
         Source: effective sample size, Korn and Graubard 1998, Survey Methodology 24(2), 193-201.
         """
@@ -52,7 +52,7 @@ class Results(NamedTuple):
 
 
 class Payoff(NamedTuple):
-    """Matrix of means with 95% confidence intervals; NaN where it is not known.
+    """Matrix of mean payoffs with 95% confidence intervals; NaN where unknown.
 
     Attributes:
         mean: (P, P) float64, [i, j] is the mean of player i in games against player j.
@@ -66,23 +66,23 @@ class Payoff(NamedTuple):
 
 
 def round_robin(num_players: int, num_sides: int, games: int) -> IntArray:
-    """Return the line-ups of the deals of a round robin.
+    """Return the lineups of the deals of a round robin.
 
-    Each deal of a pair of players is played with the same L line-ups: one of the two has one seat,
-    each in turn, and the other one has all others; of more than two sides also the reverse. So each
-    has every seat equally often, as have their pairs of seats.
+    Each deal of a pair of players is played with the same L lineups: one of the two has one seat,
+    each in turn, and the other one has the remaining seats; with more than two sides also the
+    reverse. So each player has every seat equally often, and so has each pair of seats.
 
     Args:
         num_players: number of players, P.
         num_sides: number of seats of a game, S, at least 2.
-        games: games of each pair, rounded up to whole deals: to a multiple of L, which is 2 for
-            two sides, and 2 * S for more.
+        games: games per pair, rounded up to whole deals: to a multiple of L, which is 2 for two
+            sides, and 2 * S for more.
 
     Returns:
         (P * (P - 1) / 2 * games / L, L, S) int64, the player in each seat; by pair.
 
     Raises:
-        ValueError: there is one side alone.
+        ValueError: a game has only one side.
     """
     if num_sides < 2:
         raise ValueError(f"num_sides: expected at least 2, got {num_sides}")
@@ -106,35 +106,35 @@ def count_results(lineups: IntArray, results: FloatArray, num_players: int) -> R
         num_players: number of players, P.
     """
     num_deals, _, num_sides = lineups.shape
-    mine = np.repeat(lineups[..., None], num_sides, axis=-1)
-    theirs = mine.swapaxes(-1, -2)
-    is_other = mine != theirs
-    deal = np.broadcast_to(np.arange(num_deals)[:, None, None, None], mine.shape)
-    pairs = np.stack([mine, theirs, deal], axis=-1)[is_other]
+    row = np.repeat(lineups[..., None], num_sides, axis=-1)  # (D, L, S, S) player of each seat
+    column = row.swapaxes(-1, -2)  # opponent in each seat
+    is_other = row != column
+    deal = np.broadcast_to(np.arange(num_deals)[:, None, None, None], row.shape)
+    pairs = np.stack([row, column, deal], axis=-1)[is_other]
     met, inverse = np.unique(pairs, axis=0, return_inverse=True)
     sums, counts = np.zeros((2, len(met)))
     np.add.at(sums, inverse.ravel(), compare_sides(results)[is_other])
     np.add.at(counts, inverse.ravel(), 1.0)
 
-    # Sums over deals and intervals, pair by pair.
+    # Sums over deals and confidence intervals, pair by pair.
     shape = num_players, num_players
     scores, comparisons, deals = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     ci95 = np.full(shape, math.nan)
     players, starts = np.unique(met[:, :2], axis=0, return_index=True)
-    for (i, j), of_deals, num in zip(
+    for (i, j), scores_of_pair, num in zip(
         players.tolist(), np.split(sums, starts[1:]), np.split(counts, starts[1:]), strict=True
     ):
-        scores[i, j], comparisons[i, j], deals[i, j] = of_deals.sum(), num.sum(), len(num)
-        width = mean_over_episodes(of_deals, num)[1]
+        scores[i, j], comparisons[i, j], deals[i, j] = scores_of_pair.sum(), num.sum(), len(num)
+        width = mean_over_episodes(scores_of_pair, num)[1]
         ci95[i, j] = math.nan if width is None else width
     return Results(scores, comparisons, deals, ci95)
 
 
 def score_payoff(results: Results) -> Payoff:
-    """Return the mean scores of players against each other, with Wilson's intervals.
+    """Return the mean scores of players against each other, with Wilson score intervals.
 
-    They are intervals over deals, as their number of games is `Results.effective_games`: 0 wide
-    where all deals had one score, such as 1/2 in a game that the deal decides.
+    The intervals are over deals, because the number of games is `Results.effective_games`: their
+    width is 0 where all deals have the same score, such as 1/2 in a game that the deal decides.
 
     Source: Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953.
     """
@@ -151,33 +151,33 @@ def score_payoff(results: Results) -> Payoff:
 def metric_payoff(
     rows: IntArray, columns: IntArray, values: FloatArray, num_players: int
 ) -> Payoff:
-    """Return the mean of a metric of players in games against each other, with t intervals.
+    """Return the mean of a metric of each player against each other player, with t intervals.
 
     Args:
-        rows: (n,) int64, the player whose metric it is.
+        rows: (n,) int64, the player that is measured.
         columns: (n,) int64, the player in the other seats of the game.
-        values: (n,) float, the metric, the mean over the games of one deal each.
+        values: (n,) float, the metric, averaged over the games of one deal.
         num_players: number of players, P.
 
     Returns:
-        The matrix; intervals of fewer than two deals are NaN.
+        The matrix; intervals are NaN with fewer than two deals.
     """
     mean = np.full((num_players, num_players), math.nan)
     width = mean.copy()
     for i, j in np.unique(np.stack([rows, columns], axis=1), axis=0).tolist():
-        found = values[(rows == i) & (columns == j)]
-        mean[i, j], ci95 = mean_over_episodes(found, np.ones(len(found)))
+        pair_values = values[(rows == i) & (columns == j)]
+        mean[i, j], ci95 = mean_over_episodes(pair_values, np.ones(len(pair_values)))
         width[i, j] = math.nan if ci95 is None else ci95
     return Payoff(mean, mean - width, mean + width)
 
 
 def find_rings(scores: Payoff) -> list[tuple[int, int, int]]:
-    """Return the rings of three players: i beats j, j beats k, and k beats i.
+    """Return the cycles of three players: i beats j, j beats k, and k beats i.
 
-    A player beats another one if the interval of its score lies above 1/2.
+    A player beats another one if the confidence interval of its score lies above 1/2.
 
     Returns:
-        Each ring once, beginning with its smallest number.
+        Each cycle once, starting with its smallest index.
     """
     beats = scores.low > 0.5
     closed = beats[:, :, None] & beats[None, :, :] & beats.T[:, None, :]
@@ -187,23 +187,23 @@ def find_rings(scores: Payoff) -> list[tuple[int, int, int]]:
 def unbeaten_mixture(payoff: FloatArray, tolerance: float = 1e-3) -> FloatArray:
     """Return a mixture of players against which no player wins more than `tolerance`.
 
-    This is an equilibrium of the symmetric zero-sum game in which each side picks a player. There
-    may be several; the result is a function of the arguments.
+    This is a Nash equilibrium of the symmetric zero-sum game in which each side picks a player.
+    There may be several; the result is a function of the arguments.
 
     Args:
-        payoff: (P, P) float, [i, j] is what player i wins against player j, such as
-            scores - 1/2; antisymmetric.
-        tolerance: above 0, in units of the pay-off.
+        payoff: (P, P) float, [i, j] is the payoff of player i against player j, such as scores -
+            1/2; antisymmetric.
+        tolerance: above 0, in units of the payoff.
 
     Returns:
         (P,) float64, probabilities.
 
     Raises:
-        ValueError: the matrix is not finite, or is not antisymmetric.
+        ValueError: the matrix is not finite, or not antisymmetric.
 
     Source: regret matching, Hart and Mas-Colell 2000, https://doi.org/10.1111/1468-0262.00153; with
     regrets of at least 0 and iterates weighted by their number, Tammelin 2014, arXiv:1407.5042; and
-    with a prediction of the next pay-offs, Farina et al. 2021, arXiv:2007.14358.
+    with a prediction of the next payoffs, Farina et al. 2021, arXiv:2007.14358.
     """
     if not np.isfinite(payoff).all() or not np.allclose(payoff, -payoff.T):
         raise ValueError(
@@ -220,7 +220,7 @@ def unbeaten_mixture(payoff: FloatArray, tolerance: float = 1e-3) -> FloatArray:
         total += t * mixture
         if t % 8 == 1 and (payoff @ total).max() <= tolerance * total.sum():
             break
-        # x_i = R'_i / sum_j R'_j, where R' are the regrets if the same is won once more
+        # x_i = R'_i / sum_j R'_j, where R' predicts the regrets after another round like this one
         predicted = np.maximum(regrets + won, 0)
         if predicted.any():
             mixture = predicted / predicted.sum()

@@ -1,4 +1,4 @@
-"""Evaluations as tasks of a Ray cluster, one for each suite."""
+"""Remote evaluations: tasks of a Ray cluster, one per suite."""
 
 import sys
 import traceback
@@ -18,41 +18,41 @@ from entity_env.errors import ClusterError, ClusterLostError, EntityEnvError, Wo
 from entity_env.vec.ray_cluster import RuntimeEnv, check_head
 from entity_env.vec.ray_cluster import cluster as joined
 from entity_env.vec.worker import pickled
-from entity_env.world_code import OF_FILES
+from entity_env.world_code import FILE_MODULE_PREFIX
 
 TRIES = 4
-"""Number of times that a suite is played whose process or host is lost."""
+"""Maximal number of attempts for a suite if its process or host is lost."""
 POLL_S = 0.1
 
 
-class UnderWay(Protocol):
-    """Evaluation that is played elsewhere."""
+class RunningEvaluation(Protocol):
+    """Evaluation that is running in the background."""
 
     def results(self, stop: Callable[[], bool], watch: Watch) -> Mapping[str, SuiteResult] | None:
-        """Wait for the results by suite, and return them; None if `stop` returned True before.
+        """Wait for the results by suite; None if `stop` returned True first.
 
         Args:
-            stop: called from time to time while waiting.
-            watch: called with the name of a suite and 1.0 when that is played.
+            stop: polled while waiting.
+            watch: called with the name of a suite and 1.0 when it is finished.
 
         Raises:
-            Exception: the first error of a suite, as if it had been played here.
+            Exception: the first error of a suite, as if it had run in this process.
         """
 
     def cancel(self) -> None:
-        """End the evaluation; its results are not needed."""
+        """Cancel the evaluation."""
 
 
-PlayElsewhere: TypeAlias = Callable[[bytes, Sequence[str]], UnderWay]
-"""Begins to play suites by name; the bytes are an evaluation of `packed`."""
+RemoteEvaluator: TypeAlias = Callable[[bytes, Sequence[str]], RunningEvaluation]
+"""Function that starts to evaluate suites by name; the bytes are a result of `pack_evaluator`."""
 
 
 class PackedEvaluation(NamedTuple):
-    """Message to the process that plays a suite.
+    """Message to the process that evaluates a suite.
 
     Attributes:
-        path: folders of the modules of this process.
-        folder: folder in which relative paths begin.
+        path: entries of this process's `sys.path`.
+        folder: base folder of relative paths.
         evaluator: cloudpickle of the evaluator.
     """
 
@@ -61,9 +61,13 @@ class PackedEvaluation(NamedTuple):
     evaluator: bytes
 
 
-def packed(evaluator: Any) -> bytes:
-    """Return an evaluator as bytes, with the code of worlds and bots that come from files."""
-    modules = [m for name, m in sys.modules.items() if name.startswith(OF_FILES) and m is not None]
+def pack_evaluator(evaluator: Any) -> bytes:
+    """Serialize an evaluator, with the source of environments and bots loaded from files."""
+    modules = [
+        m
+        for name, m in sys.modules.items()
+        if name.startswith(FILE_MODULE_PREFIX) and m is not None
+    ]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -78,14 +82,14 @@ def packed(evaluator: Any) -> bytes:
 
 
 def play_suite(message: bytes, name: str) -> SuiteResult | Exception:
-    """Play one suite of a packed evaluation; return its result, or the error."""
-    packed: PackedEvaluation = cloudpickle.loads(message)
-    sys.path += [entry for entry in packed.path if entry not in sys.path]
+    """Evaluate one suite of a packed evaluation; return its result, or the error."""
+    evaluation: PackedEvaluation = cloudpickle.loads(message)
+    sys.path += [entry for entry in evaluation.path if entry not in sys.path]
     try:
-        folder = Path(packed.folder)
+        folder = Path(evaluation.folder)
         with paths_from(folder if folder.is_dir() else Path.cwd()):
-            evaluator = cloudpickle.loads(packed.evaluator)
-            result: SuiteResult = evaluator.measure_alone(name)
+            evaluator = cloudpickle.loads(evaluation.evaluator)
+            result: SuiteResult = evaluator.measure_suite(name)
             return result
     except Exception as error:
         try:
@@ -99,13 +103,13 @@ def play_suite(message: bytes, name: str) -> SuiteResult | Exception:
 def cluster(
     address: str, config: TrainConfig, field: str = "eval.ray", token: str = ""
 ) -> Iterator[Any]:
-    """Return the context of `entity_env.vec.ray_cluster.cluster` for a run.
+    """Join a cluster for a run, see `entity_env.vec.ray_cluster.cluster`.
 
     Args:
         address: "auto" or HOST:PORT.
-        config: configuration of the run, for what hosts get.
-        field: the setting with the address, for messages.
-        token: that of an invitation of another process.
+        config: configuration of the run, with the files and variables to send to hosts.
+        field: setting with the address, for messages.
+        token: invitation token of another process.
 
     Raises:
         ConfigError: Ray is not installed, or there is no such cluster.
@@ -119,21 +123,21 @@ def cluster(
         raise ConfigError(str(error)) from None
 
 
-def play_elsewhere(
+def use_remote_evaluator(
     evaluator: Any, config: TrainConfig, device: torch.device, stack: ExitStack
 ) -> None:
-    """Let a run's evaluations be played on a cluster, if `eval.ray` says so."""
+    """Configure a run's evaluator to evaluate on a cluster, with `eval.ray`."""
     if config.eval is not None and config.eval.ray is not None and evaluator.group.leads:
         ray = stack.enter_context(cluster(config.eval.ray, config))
-        evaluator.elsewhere = RayPlayer(ray, device)
+        evaluator.remote = RayEvaluator(ray, device)
         stack.callback(evaluator.close)
 
 
-class RayPlayer:
-    """Plays evaluations as tasks of a cluster; a `PlayElsewhere`.
+class RayEvaluator:
+    """Evaluate suites as tasks of a cluster; a `RemoteEvaluator`.
 
     Args:
-        ray: the module, joined to a cluster.
+        ray: the module `ray`, connected to a cluster.
         device: device of the agents.
     """
 
@@ -144,20 +148,20 @@ class RayPlayer:
         self._task = ray.remote(**options)(play_suite)
 
     def __call__(self, message: bytes, names: Sequence[str]) -> "RayEvaluation":
-        """Begin to play the suites."""
+        """Submit one task per suite."""
         check_head()
         sent = self._ray.put(message)
         return RayEvaluation(self._ray, {name: self._task.remote(sent, name) for name in names})
 
 
 class RayEvaluation:
-    """Evaluation whose suites are tasks of a cluster; an `UnderWay`."""
+    """Evaluation by tasks of a cluster; a `RunningEvaluation`."""
 
     def __init__(self, ray: Any, tasks: Mapping[str, Any]) -> None:
         self._ray, self._tasks = ray, tasks
 
     def results(self, stop: Callable[[], bool], watch: Watch) -> dict[str, SuiteResult] | None:
-        """Wait for the results by suite; None if `stop` returned True before."""
+        """Wait for the results by suite; None if `stop` returned True first."""
         results: dict[str, SuiteResult] = {}
         for name, task in self._tasks.items():
             watch(name, 0.0)
@@ -171,8 +175,8 @@ class RayEvaluation:
                 check_head(is_sure=True)
                 why = " ".join(str(error).split())[:300]
                 raise WorkerError(
-                    f"eval.ray: expected the result of an evaluation, which was lost {TRIES} "
-                    f"times or could not run: {why}"
+                    f"eval.ray: expected the result of an evaluation, got a task that failed "
+                    f"{TRIES} times or could not run: {why}"
                 ) from None
             if isinstance(result, Exception):
                 raise result
@@ -181,7 +185,7 @@ class RayEvaluation:
         return results
 
     def cancel(self) -> None:
-        """End the tasks."""
+        """Cancel the tasks."""
         with suppress(ClusterLostError):
             check_head()
             for task in self._tasks.values():

@@ -1,4 +1,4 @@
-"""Evaluations of a run: when they are due, and who plays them."""
+"""Evaluations during training: schedule, remote execution, and pending results."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -12,44 +12,44 @@ from enn_trainer.config import EvalConfig
 from enn_trainer.evaluation.eval_metrics import EpisodeCounts
 from enn_trainer.evaluation.evaluation import SuiteResult, Watch, scalars_of
 from enn_trainer.evaluation.evaluator import Evaluator
-from enn_trainer.evaluation.remote import PlayElsewhere, UnderWay
+from enn_trainer.evaluation.remote import RemoteEvaluator, RunningEvaluation
 from enn_trainer.experience.episodes import Measured
 from enn_trainer.runtime.torch_group import current_group
-from entity_env.seeding import global_randomness_kept
+from entity_env.seeding import preserve_global_rng
 
 EVALUATIONS = "evaluations"
-"""Name of the evaluations under way in `State.memory`."""
+"""Key of pending evaluations in `State.memory`."""
 _COUNTS = ("episodes", "missing", "max_steps", "limit")
 
 
 class Evaluation(NamedTuple):
-    """Evaluation whose results have not counted yet.
+    """Evaluation with pending results.
 
     Attributes:
-        step: step of the weights.
-        due: step at which the results count.
-        under_way: the evaluation that is played; None once it has results.
-        results: results by suite; None before they arrived.
+        step: training step of the weights.
+        due: training step at which the results take effect.
+        running: running evaluation; None once it has results.
+        results: results by suite; None until they arrive.
     """
 
     step: int
     due: int
-    under_way: UnderWay | None
+    running: RunningEvaluation | None
     results: Mapping[str, SuiteResult] | None = None
 
-    def waited_for(
+    def wait(
         self,
         stop: Callable[[], bool] = lambda: False,
         watch: Watch = lambda suite, share: None,
     ) -> "Evaluation":
-        """Return the evaluation with results, without them if `stop` returned True before."""
-        if self.results is not None or self.under_way is None:
+        """Return the evaluation with results, or without them if `stop` returned True first."""
+        if self.results is not None or self.running is None:
             return self
-        results = self.under_way.results(stop, watch)
-        return self if results is None else self._replace(under_way=None, results=results)
+        results = self.running.results(stop, watch)
+        return self if results is None else self._replace(running=None, results=results)
 
     def plain(self) -> dict[str, Any]:
-        """Return an evaluation with results as plain data."""
+        """Convert an evaluation with results to plain data."""
         assert self.results is not None
         suites = [
             {
@@ -66,15 +66,15 @@ class Evaluation(NamedTuple):
         return {"step": self.step, "due": self.due, "suites": suites}
 
     @staticmethod
-    def of_plain(plain: Mapping[str, Any]) -> "Evaluation":
-        """Return the evaluation that `plain` returned."""
+    def from_plain(plain: Mapping[str, Any]) -> "Evaluation":
+        """Convert the result of `plain` back to an evaluation."""
         results = {
-            one["suite"]: SuiteResult(
-                metrics=_metrics_of(one["metrics"]),
-                opponents={o["name"]: _metrics_of(o["metrics"]) for o in one["opponents"]},
-                **{name: one[name] for name in _COUNTS},
+            suite["suite"]: SuiteResult(
+                metrics=_metrics_of(suite["metrics"]),
+                opponents={o["name"]: _metrics_of(o["metrics"]) for o in suite["opponents"]},
+                **{name: suite[name] for name in _COUNTS},
             )
-            for one in plain["suites"]
+            for suite in plain["suites"]
         }
         return Evaluation(plain["step"], plain["due"], None, results)
 
@@ -89,64 +89,64 @@ def _metrics_of(plain: Sequence[Mapping[str, Any]]) -> dict[str, Measured]:
 
 
 class RunEvaluator(Evaluator):
-    """Evaluator of a run, which knows when an evaluation is due.
+    """Evaluator of a training run, with a schedule.
 
     Attributes:
-        elsewhere: plays evaluations, with `eval.ray`; None to play them here.
-        group: processes of the run, which share its evaluations out, see `is_shared`.
-        evaluated_step: step of the weights to which `results` belong.
-        counts_at: step at which a longer run lets these results count; later than the present one
-            at the end of a run alone, where nothing is waited for.
-        is_extra: True if they are of an evaluation that only the end of the run asked for, so that
-            a longer run would not have played it.
+        remote: starts remote evaluations, with `eval.ray`; None to evaluate in this process.
+        group: ranks of the run, which share evaluations, see `is_shared`.
+        evaluated_step: training step of the weights that `results` belong to.
+        counts_at: step at which the results take effect in a longer run; later than the current
+            step only at the end of a run, which does not wait.
+        is_extra: True for an evaluation that only the end of the run requested; a longer run would
+            not have it.
     """
 
     _state: State
-    elsewhere: PlayElsewhere | None = None
+    remote: RemoteEvaluator | None = None
     evaluated_step: int | None = None
     counts_at: int | None = None
     is_extra: bool = False
-    _end_asked: bool = False
+    _is_final: bool = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.group = current_group()
         saved = self._state.memory.get(EVALUATIONS, [])
-        self._pending = [Evaluation.of_plain(one) for one in saved]
-        # Check arguments that vary now, as the first evaluation may be late.
+        self._pending = [Evaluation.from_plain(one) for one in saved]
+        # Check varying arguments now, because the first evaluation may start late.
         for name, suite in self._suites:
             if suite.env is not None and suite.env.vary:
                 opened = self._suite_envs.open(self._config, self._state, name, suite, processes=1)
-                with global_randomness_kept(), opened:
+                with preserve_global_rng(), opened:
                     pass
 
     def is_due(self) -> bool:
-        """Return True if an evaluation starts at this step, or the results of one count."""
-        return self._starts() or bool(self._counting())
+        """Return True if an evaluation starts at this step, or pending results take effect."""
+        return self._starts() or bool(self._effective())
 
     def play(
         self, stop: Callable[[], bool], watch: Watch, is_asked: bool = False, is_end: bool = False
     ) -> list[Evaluation]:
-        """Evaluate, or begin to, if an evaluation starts; return those whose results count now.
+        """Evaluate if an evaluation is due; return the evaluations that take effect now.
 
         Args:
             stop: called before each step, or while waiting; True ends the evaluation early.
             watch: progress callback.
-            is_asked: True to evaluate at this step and to wait for it.
-            is_end: True at the end of the run, when the results of all evaluations count.
+            is_asked: True to evaluate at this step and to wait for the results.
+            is_end: True at the end of the run, when all pending results take effect.
 
         Raises:
             Exception: an evaluation failed.
         """
         group, settings = self.group, self._config.eval
         finished: list[Evaluation] = []
-        others: list[int] = []
+        stops: list[int] = []
         play = partial(self._play, is_asked=is_asked, is_end=is_end)
         if group.size == 1:
             return play(partial(self.measure, stop, watch), stop, watch)
         if settings is None or is_shared(settings):
-            measure = partial(self._measure_together, stop, watch, others)
-            return play(measure, lambda: bool(others), watch)
+            measure = partial(self._measure_on_all_ranks, stop, watch, stops)
+            return play(measure, lambda: bool(stops), watch)
 
         def lead(alive: Callable[[], None]) -> list[Any]:
             if not group.leads:
@@ -154,46 +154,46 @@ class RunEvaluator(Evaluator):
 
             def is_stopped() -> bool:
                 alive()
-                return stop() or bool(others)
+                return stop() or bool(stops)
 
             measure = partial(self.measure, is_stopped, watch)
             finished.extend(play(measure, is_stopped, watch))
             pending = [[one.step, one.due] for one in self._pending]
             plain = [one.plain() for one in finished]
-            return [plain, pending, self._state.next_eval_step, self._end_asked]
+            return [plain, pending, self._state.next_eval_step, self._is_final]
 
-        told = group.together(lead, "evaluating", lambda: int(stop()), others.append)[0]
+        shared = group.together(lead, "evaluating", lambda: int(stop()), stops.append)[0]
         if not group.leads:
-            finished = [Evaluation.of_plain(one) for one in told[0]]
-            self._pending = [Evaluation(step, due, None) for step, due in told[1]]
-            self._state.next_eval_step, self._end_asked = told[2:]
+            finished = [Evaluation.from_plain(one) for one in shared[0]]
+            self._pending = [Evaluation(step, due, None) for step, due in shared[1]]
+            self._state.next_eval_step, self._is_final = shared[2:]
         return finished
 
-    def _measure_together(
-        self, stop: Callable[[], bool], watch: Watch, told: list[int]
+    def _measure_on_all_ranks(
+        self, stop: Callable[[], bool], watch: Watch, stops: list[int]
     ) -> dict[str, SuiteResult]:
-        """Evaluate in all ranks, which have equal results; {} if one of them ended it early.
+        """Evaluate on all ranks, with equal results on each; {} if a rank ended it early.
 
         Args:
-            stop: called before each step; True ends it early in all ranks.
+            stop: called before each step; True ends the evaluation early on all ranks.
             watch: progress callback.
-            told: gets an item, in all ranks, if it was ended early.
+            stops: receives an item, on all ranks, if the evaluation ended early.
         """
 
         def work(alive: Callable[[], None]) -> dict[str, Any]:
             def is_stopped() -> bool:
                 alive()
-                return stop() or bool(told)
+                return stop() or bool(stops)
 
             played = self._play_suites(is_stopped, watch, group=self.group)
             return {n: counts.plain() for n, (counts, _) in played.items() if counts is not None}
 
-        found = self.group.together(work, "evaluating", lambda: int(stop()), told.append)
-        if told:
+        ranks = self.group.together(work, "evaluating", lambda: int(stop()), stops.append)
+        if stops:
             return {}
         results = {}
         for name, suite in self._suites:
-            counts = EpisodeCounts.cat([of_rank[name] for of_rank in found if name in of_rank])
+            counts = EpisodeCounts.cat([rank[name] for rank in ranks if name in rank])
             results[name] = self._result(name, suite, (counts, {}))
         return results
 
@@ -205,30 +205,30 @@ class RunEvaluator(Evaluator):
         is_asked: bool,
         is_end: bool,
     ) -> list[Evaluation]:
-        """Evaluate, by `measure` if not elsewhere, as `play`."""
-        # Begin.
-        self._end_asked = is_end and not self._starts()
+        """Evaluate with `measure` or remotely; arguments as in `play`."""
+        # Start the evaluation that is due at this step.
+        self._is_final = is_end and not self._starts()
         finished: list[Evaluation] = []
         if is_asked or self._starts():
             step = self._state.step
-            if self.elsewhere is None:
+            if self.remote is None:
                 results = measure()
                 finished = [] if stop() else [Evaluation(step, step, None, results)]
             else:
                 lag = self._lag if self._starts() and (is_end or not is_asked) else 0
-                begun = Evaluation(step, step + lag, self.begin(self.elsewhere))
+                started = Evaluation(step, step + lag, self.start(self.remote))
                 if lag and not is_end:
-                    self._pending.append(begun)
+                    self._pending.append(started)
                 else:
-                    begun = begun.waited_for(stop, watch)
-                    finished = [] if begun.results is None else [begun]
+                    started = started.wait(stop, watch)
+                    finished = [] if started.results is None else [started]
             if stop():
                 return []
             self.advance()
 
-        # Wait for those that count now.
-        for evaluation in self._pending[:] if is_end else self._counting():
-            done = evaluation.waited_for(stop, watch)
+        # Wait for pending evaluations that take effect now.
+        for evaluation in self._pending[:] if is_end else self._effective():
+            done = evaluation.wait(stop, watch)
             if done.results is None:
                 break
             self._pending.remove(evaluation)
@@ -237,38 +237,38 @@ class RunEvaluator(Evaluator):
 
     def scalars_with(self, settings: EvalConfig) -> dict[str, float]:
         """Evaluate the suites of other settings, and return their scalars by tag."""
-        other, never = copy.copy(self), lambda: False
-        other._config = replace(self._config, eval=settings)
-        other._opponents = other._make_opponents()
+        evaluator, never = copy.copy(self), lambda: False
+        evaluator._config = replace(self._config, eval=settings)
+        evaluator._opponents = evaluator._make_opponents()
         if self.group.size > 1 and is_shared(settings):
-            return scalars_of(other._measure_together(never, lambda suite, share: None, []))
+            return scalars_of(evaluator._measure_on_all_ranks(never, lambda suite, share: None, []))
 
         def lead(alive: Callable[[], None]) -> dict[str, float]:
-            return scalars_of(other.measure(_never_but(alive))) if self.group.leads else {}
+            return scalars_of(evaluator.measure(_keep_alive(alive))) if self.group.leads else {}
 
         return self.group.together(lead, "evaluating")[0]
 
     def take(self, evaluation: Evaluation) -> dict[str, float]:
-        """Make the results of an evaluation the newest ones, and return its scalars."""
+        """Store the results of an evaluation as the latest ones, and return its scalars."""
         assert evaluation.results is not None
         self.results, self.evaluated_step = evaluation.results, evaluation.step
         self.counts_at = evaluation.due
-        self.is_extra = self._end_asked and evaluation.step == evaluation.due == self._state.step
+        self.is_extra = self._is_final and evaluation.step == evaluation.due == self._state.step
         return scalars_of(evaluation.results)
 
     @property
     def has_pending(self) -> bool:
-        """True if there are evaluations whose results have not counted."""
+        """True if evaluations are pending."""
         return bool(self._pending)
 
     def store(self, group: Group) -> None:
-        """Wait for evaluations under way, and store their results in the state.
+        """Wait for running evaluations and store their results in the state.
 
         Args:
-            group: processes that wait for rank 0.
+            group: ranks that wait for rank 0.
 
         Raises:
-            Exception: an evaluation failed; `store` leaves it out the next time.
+            Exception: an evaluation failed; the next call omits it.
         """
         memory = self._state.memory
         memory.pop(EVALUATIONS, None)
@@ -279,7 +279,7 @@ class RunEvaluator(Evaluator):
             waiting, self._pending = self._pending, []
             for i, evaluation in enumerate(waiting):
                 try:
-                    self._pending.append(evaluation.waited_for(_never_but(alive)))
+                    self._pending.append(evaluation.wait(_keep_alive(alive)))
                 except BaseException:
                     self._pending += waiting[i + 1 :]
                     raise
@@ -289,14 +289,14 @@ class RunEvaluator(Evaluator):
             group.together(lead, "saving")
 
     def close(self) -> None:
-        """End evaluations under way."""
+        """Cancel running evaluations."""
         for evaluation in self._pending:
-            if evaluation.under_way is not None:
-                evaluation.under_way.cancel()
+            if evaluation.running is not None:
+                evaluation.running.cancel()
 
     def advance(self) -> None:
-        """Set the step of the next evaluation, if one was due."""
-        while self._starts():  # not twice at one step
+        """Advance the step of the next evaluation, if one was due."""
+        while self._starts():  # at most one evaluation per step
             assert self._config.eval is not None
             assert self._state.next_eval_step is not None
             self._state.next_eval_step += self._config.eval.interval
@@ -305,20 +305,20 @@ class RunEvaluator(Evaluator):
         due = self._state.next_eval_step
         return self._config.eval is not None and due is not None and self._state.step >= due
 
-    def _counting(self) -> list[Evaluation]:
-        """Return the evaluations under way whose results count at this step."""
+    def _effective(self) -> list[Evaluation]:
+        """Return the pending evaluations that take effect at this step."""
         return [one for one in self._pending if one.due <= self._state.step]
 
     @property
     def _lag(self) -> int:
-        """Number of frames from the step of an evaluation to that at which its results count."""
+        """Number of frames between an evaluation and the step at which its results take effect."""
         config = self._config
         assert config.eval is not None
         return config.eval.lag * config.rollout.steps * self._state.frames_per_step(config)
 
 
-def _never_but(alive: Callable[[], None]) -> Callable[[], bool]:
-    """Return a function for `stop` that calls `alive` and returns False."""
+def _keep_alive(alive: Callable[[], None]) -> Callable[[], bool]:
+    """Return a `stop` callback that calls `alive` and returns False."""
 
     def stop() -> bool:
         alive()
@@ -328,10 +328,9 @@ def _never_but(alive: Callable[[], None]) -> Callable[[], bool]:
 
 
 def is_shared(settings: EvalConfig) -> bool:
-    """Return True if all ranks of a run play an evaluation, each some of its environments.
+    """Return True if the ranks of a run share the environments of an evaluation.
 
-    Rank 0 alone plays, or waits for, what records or films environments and what is played
-    elsewhere.
+    Recordings, videos, replays and remote evaluations are made by rank 0 alone.
     """
     records = settings.capture_samples or settings.capture_videos or settings.capture_replays
     return settings.ray is None and not records

@@ -1,4 +1,4 @@
-"""`SuiteEnvs`: the environments of evaluations."""
+"""`SuiteEnvs`: environments of evaluation suites."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,7 +14,7 @@ from enn_trainer.experience.envs import (
     WorkerOptions,
     check_whole_matches,
     in_section,
-    in_whole_matches,
+    make_whole_matches,
     sides_of,
     worker_options,
 )
@@ -28,7 +28,7 @@ from rogue_net.space_diff import diff_spaces
 
 
 class SuiteEnvs:
-    """Factory of the environments of suites, one suite after the other.
+    """Factory of the environments of suites.
 
     Args:
         create_envs: factory of environments.
@@ -49,26 +49,26 @@ class SuiteEnvs:
         num_members: int = 0,
         group: Group = ALONE,
     ) -> Iterator[tuple[VecEnv | None, Shards]]:
-        """Return a context with environments of a suite, and their shards.
+        """Context manager that creates the environments of a suite and their shards.
 
         Args:
             config: configuration of the run.
-            run: has the spaces.
+            run: training state or checkpoint, for the spaces.
             name: name of the suite.
-            suite: its settings, from `all_suites`.
-            processes: number of processes; 0 for the configured number.
-            num_members: number of members of a pool that is played against.
-            group: its ranks share the environments out; None of them where a rank has no shards.
+            suite: settings of the suite, from `all_suites`.
+            processes: number of worker processes; 0 for the configured number.
+            num_members: number of pool members to play against.
+            group: ranks that share the environments; a rank without shards gets None.
 
         Raises:
-            ConfigError: they cannot be made, or their spaces differ from those of the run.
+            ConfigError: the environments cannot be created, or their spaces differ from the run's.
         """
         assert config.eval is not None
         assert suite.env is not None
 
-        # Make the environments; problems name the setting that they come from.
+        # Create the environments; error messages name the responsible setting.
         num_envs = suite.num_envs or config.rollout.num_envs
-        where = f"eval.{suite_path(name)}." if name else "" if config.eval.env is None else "eval."
+        prefix = f"eval.{suite_path(name)}." if name else "" if config.eval.env is None else "eval."
         processes = processes or suite.processes or min(config.rollout.processes, num_envs)
         try:
             with worker_options(WorkerOptions(config.rollout.recover)):
@@ -83,27 +83,27 @@ class SuiteEnvs:
                     return None, sides
 
                 is_chosen = suite.num_envs is not None
-                made, num_envs = in_whole_matches(envs_and_sides, num_envs, is_chosen)
+                made, num_envs = make_whole_matches(envs_and_sides, num_envs, is_chosen)
                 envs, sides = made
-                # As many matches against each member and in each seat.
-                whole = num_members * sides**2
-                if whole and num_envs % whole:
-                    num_envs = max(whole, num_envs - num_envs % whole)
+                # Play equally many matches against each member and in each seat.
+                round_size = num_members * sides**2
+                if round_size and num_envs % round_size:
+                    num_envs = max(round_size, num_envs - num_envs % round_size)
                     if envs is not None:
                         envs.close()
                         envs = make(num_envs, processes, 0)
                 num_envs = num_envs if envs is None else len(envs)
                 count = min(config.scale.shards or 1, num_envs // sides)
-                shards = Shards.of(num_envs, sides, count).of_rank(group.rank, group.size)
-                if envs is None and shards.own:
-                    num_own = len(shards.columns)
-                    envs = make(num_own, min(processes, num_own), shards.columns.start)
+                shards = Shards.of(num_envs, sides, count).for_rank(group.rank, group.size)
+                if envs is None and shards.local:
+                    rank_envs = len(shards.columns)
+                    envs = make(rank_envs, min(processes, rank_envs), shards.columns.start)
         except ConfigError as error:
-            own = f"eval.{suite_path(name)}.num_envs" if name else "eval.num_envs"
+            suite_field = f"eval.{suite_path(name)}.num_envs" if name else "eval.num_envs"
             field = origin_of(config.eval, name, "num_envs")
-            hint = "" if field == own else f"; set {own}"
+            hint = "" if field == suite_field else f"; set {suite_field}"
             problems = [
-                in_section(p, field, where) + (hint if p.startswith("num_envs: ") else "")
+                in_section(p, field, prefix) + (hint if p.startswith("num_envs: ") else "")
                 for p in error.problems
             ]
             raise ConfigError(*problems) from None
@@ -115,17 +115,17 @@ class SuiteEnvs:
         with closing(envs):
             if len(envs) != len(shards.columns):
                 expected = f"{len(shards.columns)} environments of a rank"
-                raise ConfigError(f"{where or 'eval.'}env: expected {expected}, got {len(envs)}")
-            if different := differences(run, envs):
+                raise ConfigError(f"{prefix or 'eval.'}env: expected {expected}, got {len(envs)}")
+            if mismatches := space_differences(run, envs):
                 raise ConfigError(
-                    f"{where or 'eval.'}env: expected the spaces of env; {'; '.join(different)}"
+                    f"{prefix or 'eval.'}env: expected the spaces of env; {'; '.join(mismatches)}"
                 )
             if suite.env.vary:
-                vary(envs, suite.env.vary, f"{where}env.vary")
+                vary(envs, suite.env.vary, f"{prefix}env.vary")
             yield envs, shards
 
     def _sides_of(self, suite: EvalConfig, num_envs: int) -> int:
-        """Return the number of sides of a match; it is found out once."""
+        """Return the number of sides of a match; cached."""
         assert suite.env is not None
         key = repr((suite.env, num_envs))
         if key not in self._sides:
@@ -133,6 +133,6 @@ class SuiteEnvs:
         return self._sides[key]
 
 
-def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:
-    """Return the differences between the spaces of a run and of a world, as text."""
-    return diff_spaces(state.spaces, Spaces.of(world)).changed
+def space_differences(state: Trained, env: VecEnv | Environment | Match) -> list[str]:
+    """Return the differences between the spaces of a run and of an environment, as text."""
+    return diff_spaces(state.spaces, Spaces.of(env)).changed

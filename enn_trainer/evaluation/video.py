@@ -1,4 +1,4 @@
-"""Videos of evaluations: the first episodes of several environments, side by side."""
+"""Videos of evaluations: the first episodes of several environments in a grid."""
 
 import importlib.util
 import math
@@ -23,17 +23,17 @@ from entity_env.spaces import ActionName, ObsSpace
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv, VecEnvWrapper, VecObs
 
-NUM_FILMED = 4
+MAX_ENVS = 4
 """Maximal number of environments, or matches, in a video."""
 PICTURES_PER_S = 10
-MOST_NAME_BYTES = 100
-"""Maximal length of a suite's name in a file name, which file systems limit."""
+MAX_NAME_BYTES = 100
+"""Maximal length in bytes of a suite's name in a file name; file systems have a limit."""
 _FIELD = "eval.capture_videos"
 _PACKAGES = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("PIL",)}
 
 
 def unwrapped(env: VecEnv) -> Any:
-    """Return the environments inside of wrappers."""
+    """Return the innermost environments of nested wrappers."""
     inner: Any = env
     while isinstance(inner, VecEnvWrapper | AnyVecEnv):
         inner = inner.env
@@ -41,23 +41,23 @@ def unwrapped(env: VecEnv) -> Any:
 
 
 def env_list_of(env: VecEnv) -> EnvList | None:
-    """Return the environments inside of wrappers if they are stepped one by one, else None."""
+    """Return the innermost environments if they are an `EnvList`, else None."""
     inner = unwrapped(env)
     return inner if isinstance(inner, EnvList) else None
 
 
-class FilmedEnvs(VecEnvWrapper):
-    """Wrapper that films the first episode of some environments.
+class RecordVideo(VecEnvWrapper):
+    """Wrapper that records a video of the first episode of some environments.
 
-    A context manager: the file exists after it, unless an exception was raised, or pictures could
-    not be taken or written. Then `problem` has the reason, and the episodes continue without video.
-    A picture is taken after each reset and each step, the last one before the environment is
-    reset. The last picture of an episode stays until all episodes have ended.
+    A context manager: on exit the file is complete, unless an exception was raised, or images could
+    not be rendered or written. Then `problem` has the reason, and the episodes continue without
+    video. An image is rendered after each reset and each step, the last one before the environment
+    is reset. The last image of an episode is repeated until all episodes have ended.
 
     Args:
         env: environments of this process.
-        path: the file to write, .mp4 or .gif; None to take pictures only.
-        counted: (B,) bool, the environments of which the first few are filmed; all by default.
+        path: the .mp4 or .gif file to write; None to render only.
+        counted: (B,) bool, environments to choose from, the first few are recorded; by default all.
 
     Raises:
         ConfigError: the environments are not in this process.
@@ -75,31 +75,31 @@ class FilmedEnvs(VecEnvWrapper):
         counts = counted.reshape(len(inner.matches), -1).any(axis=1)
         matches: list[Any] = inner.matches
         self.path = path
-        self.filmed: list[_Filmed] = []
+        self.rendered: list[_RenderedMatch] = []
         self._problems: list[str] = []
-        for i in np.flatnonzero(counts)[:NUM_FILMED].tolist():
-            matches[i] = _Filmed(matches[i], self._problems)
-            self.filmed.append(matches[i])
+        for i in np.flatnonzero(counts)[:MAX_ENVS].tolist():
+            matches[i] = _RenderedMatch(matches[i], self._problems)
+            self.rendered.append(matches[i])
         self._writer: Any = None
         self._over = False
 
     @property
     def problem(self) -> str | None:
-        """Reason for which there is no video; None without a problem."""
+        """Error message if the video could not be made; None without a problem."""
         return self._problems[0] if self._problems else None
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """Reset all environments and take a picture."""
+        """Reset all environments and render them."""
         obs = self.env.reset(obs_config)
         self._append()
         return obs
 
     def wait(self) -> VecObs:
-        """Return the observations after a step and take a picture."""
+        """Return the observations after a step and render the environments."""
         obs = self.env.wait()
         if not self._over:
             self._append()
-            self._over = all(filmed.over for filmed in self.filmed)
+            self._over = all(rendered.over for rendered in self.rendered)
         return obs
 
     def __enter__(self) -> Self:
@@ -109,7 +109,7 @@ class FilmedEnvs(VecEnvWrapper):
         writer, self._writer = self._writer, None
         if writer is None or self.path is None:
             return
-        temporary = unfinished(self.path)
+        temporary = temporary_path(self.path)
         try:
             writer.close()
             if kind is None and not self._problems:
@@ -124,17 +124,17 @@ class FilmedEnvs(VecEnvWrapper):
             return
         try:
             if self._writer is None:
-                self._writer = open_film(self.path)
-            self._writer.append_data(tiled([filmed.picture for filmed in self.filmed]))
+                self._writer = open_video(self.path)
+            self._writer.append_data(tile_images([rendered.picture for rendered in self.rendered]))
         except Exception as error:  # video writers raise errors of any kind
             self._problems.append(cannot_write(self.path, error))
 
 
-class FilmFile(EpisodeCapture):
-    """Video of the first episodes of a suite in a file.
+class VideoFile(EpisodeCapture):
+    """Capture that writes a video of the first episodes of a suite.
 
     Args:
-        path: the file, .mp4 or .gif; named suites append their name.
+        path: the .mp4 or .gif file; named suites append their name.
     """
 
     processes = 1
@@ -142,27 +142,27 @@ class FilmFile(EpisodeCapture):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def of_suite(self, name: str) -> "FilmFile":
-        """Return the film of a suite, with a file of its own."""
-        return FilmFile(film_of_suite(self.path, name))
+    def for_suite(self, name: str) -> "VideoFile":
+        """Return the capture of one suite, with its own file."""
+        return VideoFile(path_of_suite(self.path, name))
 
-    def captured(self, envs: VecEnv, counted: BoolArray, stack: ExitStack) -> VecEnv:
-        """Return the environments, filmed until the stack is closed."""
-        self._envs = stack.enter_context(FilmedEnvs(envs, self.path, counted))
+    def wrap(self, envs: VecEnv, counted: BoolArray, stack: ExitStack) -> VecEnv:
+        """Wrap environments to record a video until the stack is closed."""
+        self._envs = stack.enter_context(RecordVideo(envs, self.path, counted))
         return self._envs
 
     def results(self, facts: EvaluationFacts) -> dict[str, Any]:
-        """Return the file, or the reason why it is missing."""
+        """Return the path of the video, or the error message."""
         problem = self._envs.problem
-        return {"film": self.path if problem is None else None, "film_problem": problem}
+        return {"video": self.path if problem is None else None, "video_problem": problem}
 
 
-class _Filmed:
-    """Match whose first episode is filmed; all but its frames is passed on.
+class _RenderedMatch:
+    """Wrapper of a match that renders its first episode.
 
     Args:
         match: the match.
-        problems: gets the reason if a picture cannot be taken; then no more are taken.
+        problems: receives an error message if rendering fails; rendering then stops.
     """
 
     def __init__(self, match: Match, problems: list[str]) -> None:
@@ -191,7 +191,7 @@ class _Filmed:
         if self.over or self.problems:
             return obs
         try:
-            picture = picture_of(self.match, self.world, _FIELD, "turn videos off")
+            picture = render_image(self.match, self.world, _FIELD, "turn videos off")
             if self.picture.size and picture.shape != self.picture.shape:
                 raise ConfigError(
                     f"eval.capture_videos: expected pictures of {self.world} of one size, got "
@@ -199,39 +199,39 @@ class _Filmed:
                     "videos off"
                 )
             self.picture = picture
-        except ConfigError as error:  # metrics do not depend on pictures
+        except ConfigError as error:  # metrics do not depend on images
             self.problems.append(str(error))
         return obs
 
 
-def picture_of(match: Match, world: str, field: str, otherwise: str) -> ImageArray:
-    """Return a picture of a match.
+def render_image(match: Match, world: str, field: str, alternative: str) -> ImageArray:
+    """Render a match.
 
     Args:
         match: an environment or match.
-        world: its name, for messages.
-        field: the setting or option that asks for pictures, likewise.
-        otherwise: the remedy besides implementing or correcting `render`, likewise.
+        world: name of the environment, for messages.
+        field: setting or option that requires rendering, for messages.
+        alternative: remedy other than implementing or fixing `render`, for messages.
 
     Returns:
-        (height, width, 3) uint8, which the match does not change.
+        (height, width, 3) uint8, a copy.
 
     Raises:
-        ConfigError: it does not render, or returns something else.
+        ConfigError: rendering fails or returns something else.
     """
     # Render.
     try:
         picture: Any = match.render(mode="rgb_array")
     except NotImplementedError as error:
         raise ConfigError(
-            f"{field}: expected a world that renders, {world} does not ({error}); "
-            f"implement render, or {otherwise}"
+            f"{field}: expected an environment that renders, {world} does not ({error}); "
+            f"implement render, or {alternative}"
         ) from None
     except Exception as error:  # raised by code of the environment
         raise ConfigError(
-            f"{field}: expected a world that renders, "
+            f"{field}: expected an environment that renders, "
             f"{world}.render(mode='rgb_array') raised {type(error).__name__}: "
-            f"{' '.join(str(error).split())}; fix it, or {otherwise}"
+            f"{' '.join(str(error).split())}; fix it, or {alternative}"
         ) from None
 
     # Check shape and dtype.
@@ -242,13 +242,13 @@ def picture_of(match: Match, world: str, field: str, otherwise: str) -> ImageArr
             f"{field}: expected {world}.render(mode='rgb_array') to return uint8 of "
             f"shape (height, width, 3), at least 1 each, got {got}"
         )
-    return np.array(picture)  # a copy, as the environment may change it in the next step
+    return np.array(picture)  # a copy, because the next step may overwrite it
 
 
-def png_of(picture: ImageArray) -> bytes:
-    """Return a picture as a PNG file."""
+def encode_png(picture: ImageArray) -> bytes:
+    """Encode an image as PNG."""
     height, width, _ = picture.shape
-    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each begins with its filter: none
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each row starts with its filter type: none
     rows[:, 1:] = picture.reshape(height, -1)
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -260,14 +260,14 @@ def png_of(picture: ImageArray) -> bytes:
     return b"".join([b"\x89PNG\r\n\x1a\n", *chunks, chunk(b"IEND", b"")])
 
 
-def tiled(pictures: Sequence[ImageArray]) -> ImageArray:
-    """Return pictures in a grid that is about as wide as high, black where it has no picture.
+def tile_images(pictures: Sequence[ImageArray]) -> ImageArray:
+    """Tile images in a grid that is about as wide as high; empty cells are black.
 
     Args:
         pictures: (height, width, 3) uint8 each, of any sizes.
 
     Returns:
-        (height, width, 3) uint8, with even height and width, as video codecs need them.
+        (height, width, 3) uint8, with even height and width, as video codecs require.
     """
     columns = math.ceil(math.sqrt(len(pictures)))
     rows = math.ceil(len(pictures) / columns)
@@ -281,11 +281,11 @@ def tiled(pictures: Sequence[ImageArray]) -> ImageArray:
 
 
 def require_writer(path: Path, field: str) -> None:
-    """Raise if a video cannot be written to a file.
+    """Check that a video can be written to a file.
 
     Args:
         path: the file.
-        field: the setting or argument that names it.
+        field: setting or argument that names it.
 
     Raises:
         ConfigError: its suffix is unknown, or a package is missing.
@@ -301,24 +301,26 @@ def require_writer(path: Path, field: str) -> None:
         )
 
 
-def open_film(path: Path) -> Any:
-    """Open a video writer on the temporary file of `path`, see `unfinished`."""
+def open_video(path: Path) -> Any:
+    """Open a video writer on the temporary file of `path`, see `temporary_path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new_file(unfinished(path)).close()  # removes a link, which the writer would follow
+    new_file(temporary_path(path)).close()  # replaces a symlink, which the writer would follow
     try:
         if path.suffix.lower() == ".gif":
-            return _Gif(unfinished(path))
+            return _Gif(temporary_path(path))
         import imageio.v2  # an extra
 
         codec: dict[str, Any] = {"codec": "libx264", "macro_block_size": 2}
-        return imageio.v2.get_writer(unfinished(path), format="FFMPEG", fps=PICTURES_PER_S, **codec)
+        return imageio.v2.get_writer(
+            temporary_path(path), format="FFMPEG", fps=PICTURES_PER_S, **codec
+        )
     except BaseException:
-        unfinished(path).unlink(missing_ok=True)
+        temporary_path(path).unlink(missing_ok=True)
         raise
 
 
 class _Gif:
-    """Writer of GIF files, which are written at once when it is closed."""
+    """Writer of GIF files that buffers all images until it is closed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -335,21 +337,21 @@ class _Gif:
         first.save(self.path, format="GIF", save_all=True, append_images=rest, **timing)
 
 
-def film_of_suite(film: Path, name: str) -> Path:
-    """Return the file of a suite's video or replay; a long name is cut and gets a checksum."""
+def path_of_suite(path: Path, name: str) -> Path:
+    """Return the path of a suite's video or replay; a long name is cut and gets a checksum."""
     part = name.replace("/", "_")
-    if len(part.encode()) > MOST_NAME_BYTES:
-        begin = part.encode()[:MOST_NAME_BYTES].decode(errors="ignore")
-        part = f"{begin}-{zlib.crc32(name.encode()):08x}"
-    return film.with_stem(f"{film.stem}-{part}") if name else film
+    if len(part.encode()) > MAX_NAME_BYTES:
+        start = part.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
+        part = f"{start}-{zlib.crc32(name.encode()):08x}"
+    return path.with_stem(f"{path.stem}-{part}") if name else path
 
 
 def cannot_write(path: Path, error: Exception, field: str = _FIELD) -> str:
-    """Return an error message of one line for a file that could not be written."""
+    """Format an error message of one line for a file that could not be written."""
     message = " ".join(str(error).split())
     return f"{field}: cannot write {path}: {type(error).__name__}: {message}"
 
 
-def unfinished(path: Path) -> Path:
-    """Return the temporary file of a video, which is renamed when it is complete."""
+def temporary_path(path: Path) -> Path:
+    """Return the temporary path of a video, which is renamed when it is complete."""
     return path.with_name(f".writing-{path.name}")

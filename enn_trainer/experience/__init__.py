@@ -1,1 +1,1 @@
-"""Frames of environments: who acts in them, and what is kept."""
+"""Rollouts: players, environments, recurrent state and recordings."""

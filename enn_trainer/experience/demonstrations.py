@@ -22,23 +22,23 @@ from rogue_net.space_diff import diff_spaces
 
 @dataclass(frozen=True)
 class Demonstrations(FrameData):
-    """F recorded frames.
+    """F recorded frames, grouped into sequences.
 
-    Frames that stay together are a unit: a sequence, if the network remembers, or one frame.
+    A sequence has consecutive frames of an episode if the network has memory, else one frame.
 
     Attributes:
         batch: the frames.
-        actions: per action int64 (actors,) per frame, the recorded choices; float32 (actors,
-            components) of numbers, as they were drawn. Of actors who do not take a dependent
-            action -1, or NaN.
+        actions: per action int64 (actors,) per frame, the recorded choices; of continuous actions
+            float32 (actors, components), the samples of the policy. -1 or NaN for actors that are
+            inactive in a dependent action.
         teacher: per action float32 (actors * choices,) per frame, row by row, the recorded logits
-            or log-probabilities of all choices, or of all actees; or the recorded parameters of
-            distributions of numbers; 0 where nothing is to be imitated; empty if not needed.
-        returns: (F,) float32, the discounted return from each frame; NaN where it is not known.
-        lengths: (units,) int64, frames of each unit; they are consecutive.
-        learnt: per action bool (actors,) per frame, True for choices to imitate. Memory and
-            dependent actions see the others too, such as those of other players.
-        endings: number of frames without a return by the ending of their episode.
+            or log-probabilities of all choices or actees, or the recorded parameters of continuous
+            distributions; 0 for choices that are not imitated; empty if unused.
+        returns: (F,) float32, the discounted return from each frame; NaN if unknown.
+        lengths: (sequences,) int64, frames of each sequence, which are consecutive.
+        learnt: per action bool (actors,) per frame, True for choices to imitate. The other choices,
+            such as choices of other players, are input of memory and of dependent actions.
+        endings: number of frames without a return, by the ending of their episode.
     """
 
     batch: EntityBatch
@@ -52,83 +52,85 @@ class Demonstrations(FrameData):
     def __len__(self) -> int:
         return self.batch.num_frames
 
-    def frames(self, units: IntArray) -> IntArray:
-        """Return the frames of some units, unit after unit."""
-        return row_indices(exclusive_cumsum(self.lengths)[units], self.lengths[units])
+    def frames(self, sequences: IntArray) -> IntArray:
+        """Return the frames of some sequences, sequence after sequence."""
+        return row_indices(exclusive_cumsum(self.lengths)[sequences], self.lengths[sequences])
 
     def select(self, selection: Selection) -> "Demonstrations":
-        """Return the selected frames, each of which is a unit."""
+        """Return the selected frames as sequences of one frame."""
         return replace(super().select(selection), lengths=np.ones(len(selection.frames), np.int64))
 
-    def take_units(self, units: IntArray) -> "Demonstrations":
-        """Return the given units, in the given order."""
-        return replace(self.take(self.frames(units)), lengths=self.lengths[units])
+    def take_sequences(self, sequences: IntArray) -> "Demonstrations":
+        """Return the given sequences, in the given order."""
+        return replace(self.take(self.frames(sequences)), lengths=self.lengths[sequences])
 
-    def of_learnt(self, name: ActionName, rows: Tensor) -> Tensor:
-        """Return the rows of those actors of an action whose choices are to be imitated."""
+    def imitated_rows(self, name: ActionName, rows: Tensor) -> Tensor:
+        """Select the rows of the imitated choices of an action."""
         return rows[self.learnt[name].values]
 
-    def decided(self) -> dict[ActionName, Tensor]:
-        """Return the actors in whose decisions something is to be imitated.
+    def imitated_decisions(self) -> dict[ActionName, Tensor]:
+        """Return a mask of the decisions with a choice to imitate.
+
+        A parent action and the actions that depend on it are one decision.
 
         Returns:
-            (actors,) bool of each action that depends on none: a chain is one decision.
+            (actors,) bool of each action that depends on none.
         """
         counts = {name: flags.values.float() for name, flags in self.learnt.items()}
         return {name: count > 0 for name, count in joint(counts, self.batch.actions).items()}
 
-    def per_decision(self, parts: Mapping[ActionName, Tensor]) -> dict[ActionName, Tensor]:
-        """Return the sum over the parts to imitate of each decision.
+    def per_decision(self, values: Mapping[ActionName, Tensor]) -> dict[ActionName, Tensor]:
+        """Sum values over the imitated choices of each decision.
 
         Args:
-            parts: (actors,) float of each action.
+            values: (actors,) float of each action.
 
         Returns:
-            (decisions,) float of each action that depends on none, of those in `decided`.
+            (decisions,) float of each action that depends on none, for the `imitated_decisions`.
         """
         to_imitate = {
-            name: rows.masked_fill(~self.learnt[name].values, 0.0) for name, rows in parts.items()
+            name: rows.masked_fill(~self.learnt[name].values, 0.0) for name, rows in values.items()
         }
-        decided = self.decided()
+        is_imitated = self.imitated_decisions()
         totals = joint(to_imitate, self.batch.actions)
-        return {name: total[decided[name]] for name, total in totals.items()}
+        return {name: total[is_imitated[name]] for name, total in totals.items()}
 
     def num_actors(self) -> IntArray:
-        """Return the number of decisions to imitate of each frame in all actions, (F,) int64."""
+        """Return the number of imitated decisions of each frame over all actions, (F,) int64."""
         total = np.zeros(len(self), dtype=np.int64)
-        for name, flags in self.decided().items():
+        for name, flags in self.imitated_decisions().items():
             frames = self.actions[name].frame_of_row()[flags.cpu().numpy()]
             total += np.bincount(frames, minlength=len(self))
         return total
 
     def with_actors(self) -> "Demonstrations":
-        """Return the units that have actors to imitate."""
+        """Return the sequences with choices to imitate."""
         num_actors = np.add.reduceat(self.num_actors(), exclusive_cumsum(self.lengths))
-        return self.take_units(np.flatnonzero(num_actors))
+        return self.take_sequences(np.flatnonzero(num_actors))
 
     @classmethod
-    def cat(cls, pieces: Sequence["Demonstrations"]) -> "Demonstrations":
-        """Concatenate the frames of all pieces; one piece stays as it is."""
-        if len(pieces) == 1:
-            return pieces[0]
-        lengths = np.concatenate([piece.lengths for piece in pieces])
-        endings = sum((piece.endings for piece in pieces), Counter())
-        return replace(super().cat(pieces), lengths=lengths, endings=endings)
+    def cat(cls, parts: Sequence["Demonstrations"]) -> "Demonstrations":
+        """Concatenate the frames of several parts; a single part is returned unchanged."""
+        if len(parts) == 1:
+            return parts[0]
+        lengths = np.concatenate([part.lengths for part in parts])
+        endings = sum((part.endings for part in parts), Counter())
+        return replace(super().cat(parts), lengths=lengths, endings=endings)
 
 
 def open_recordings(paths: Sequence[str | Path]) -> dict[Path, Recording]:
     """Open recordings of one environment, of this project or of entity-gym.
 
     Raises:
-        ConfigError: a file is missing or given twice, or the environments differ.
-        RecordingError: a file is no recording or is damaged.
+        ConfigError: a file is missing or listed twice, or the environments differ.
+        RecordingError: a file is not a recording or is damaged.
     """
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError(f"RECORDING: expected each file once, got {', '.join(map(str, paths))}")
     recordings = {Path(path): open_recording(Path(path)) for path in paths}
-    (first, world), *others = recordings.items()
-    for path, other in others:
-        check_same_spaces(str(path), other, str(first), world.spaces)
+    (first, first_recording), *remaining = recordings.items()
+    for path, other in remaining:
+        check_same_spaces(str(path), other, str(first), first_recording.spaces)
     return recordings
 
 
@@ -141,7 +143,7 @@ def open_recording(path: Path, field: str = "RECORDING") -> Recording:
 
     Raises:
         ConfigError: the file is missing.
-        RecordingError: the file is no recording or is damaged.
+        RecordingError: the file is not a recording or is damaged.
     """
     try:
         with path.open("rb") as file:
@@ -151,13 +153,13 @@ def open_recording(path: Path, field: str = "RECORDING") -> Recording:
     return open_entity_gym_samples(path) if is_entity_gym(begin) else Recording.open(path)
 
 
-def check_same_spaces(path: str, recording: Recording, world: str, spaces: Spaces) -> None:
+def check_same_spaces(path: str, recording: Recording, expected: str, spaces: Spaces) -> None:
     """Raise if the spaces of a recording differ in more than the order of types and features.
 
     Raises:
-        ConfigError: they do; the message lists the differences.
+        ConfigError: the spaces differ; the message lists the differences.
     """
     diff = diff_spaces(spaces, recording.spaces)
     different = diff.changed + diff.reordered_labels + diff.bounds
     if different:
-        raise ConfigError(f"{path}: expected a recording of {world}; {'; '.join(different)}")
+        raise ConfigError(f"{path}: expected a recording of {expected}; {'; '.join(different)}")

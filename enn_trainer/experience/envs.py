@@ -16,7 +16,7 @@ from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, short_repr
 from entity_env.match import FreshPartial, Match
-from entity_env.seeding import global_randomness_kept
+from entity_env.seeding import preserve_global_rng
 from entity_env.vec.parallel import ParallelEnvList
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv
@@ -27,7 +27,7 @@ EnvFactory: TypeAlias = Callable[[EnvConfig, int, int, int], VecEnv]
 EnvSource: TypeAlias = (
     type[Environment | Match | VecEnv] | Callable[..., Environment | Match] | EnvFactory
 )
-"""Types of the environment argument of `train`; `env_factory` distinguishes them."""
+"""Types of the environment argument of `train`; see `env_factory`."""
 T = TypeVar("T")
 _FACTORY = "a factory of vectorised environments takes " + (
     "(EnvConfig, num_envs, processes, first_env_index) and returns a VecEnv"
@@ -40,7 +40,7 @@ class WorkerOptions:
 
     Attributes:
         recover: see `RolloutConfig`.
-        new_worker: starts a worker elsewhere; None for processes of this machine.
+        new_worker: starts a remote worker; None for processes of this machine.
     """
 
     recover: str = "exact"
@@ -53,9 +53,9 @@ _OPTIONS: ContextVar[WorkerOptions] = ContextVar("worker_options", default=_DEFA
 
 @contextmanager
 def worker_options(options: WorkerOptions) -> Iterator[None]:
-    """Return a context in which environments are made with workers of these options.
+    """Return a context in which factories create environments with these worker options.
 
-    Factories of users have no argument for them, and may call those of this module.
+    A user's factory has no parameter for them, and may call a factory of this module.
     """
     token = _OPTIONS.set(options)
     try:
@@ -67,7 +67,7 @@ def worker_options(options: WorkerOptions) -> Iterator[None]:
 def current_options() -> WorkerOptions:
     """Return the options of the innermost context.
 
-    Factories that are sent to other processes name this function, as the variable cannot be sent.
+    Pickled factories refer to this function, because a `ContextVar` cannot be pickled.
     """
     return _OPTIONS.get()
 
@@ -78,11 +78,11 @@ def env_factory(
     """Return a factory of vectorised environments.
 
     Args:
-        env: the class of an environment or match, or a partial of it; a function that makes one
+        env: the class of an environment or match, or a partial of it; a function that creates one
             from `env.kwargs`; the class of a vectorised environment, which takes (num_envs,
             first_env_index) before other arguments; or a factory, also one written for entity-gym.
-            A function is a factory if it takes four positional arguments of which one is required,
-            unless its return annotation is an environment or match.
+            A function is a factory if it takes four positional arguments, at least one of them
+            required, unless its return annotation is an environment or match.
         kind: class of the environments, if known.
         sent: replacement for `env` in worker processes.
 
@@ -104,7 +104,7 @@ def env_factory(
     # Functions: of one environment, or of many.
     if not callable(env):
         raise TypeError(
-            "env: expected a class or a factory, or a function that makes one world, got "
+            "env: expected a class, a factory or a function that creates one environment, got "
             f"{short_repr(env)}"
         )
     if makes_one_environment(env):
@@ -113,12 +113,12 @@ def env_factory(
 
 
 class IncompleteMatchError(ConfigError):
-    """A number of environments that is not one of whole matches.
+    """The number of environments is not a multiple of the sides of a match.
 
     Args:
-        num_envs: the number.
-        sides: of a match.
-        name: of the environment.
+        num_envs: number of environments.
+        sides: number of sides of a match.
+        name: name of the environment.
     """
 
     def __init__(self, num_envs: int, sides: int, name: str) -> None:
@@ -128,51 +128,51 @@ class IncompleteMatchError(ConfigError):
 
 
 def check_whole_matches(num_envs: int, sides: int, name: str = "a match") -> None:
-    """Raise unless a number of environments is one of whole matches.
+    """Raise if the number of environments is not a multiple of the sides of a match.
 
     Raises:
-        IncompleteMatchError: it is not.
+        IncompleteMatchError: the last match is incomplete.
     """
     if num_envs % sides:
         raise IncompleteMatchError(num_envs, sides, name)
 
 
 def _round_up(num_envs: int, sides: int) -> int:
-    """Return the smallest number of environments of whole matches that is not below a number."""
+    """Round a number of environments up to whole matches."""
     return -(-num_envs // sides) * sides
 
 
-def in_whole_matches(make: Callable[[int], T], num_envs: int, is_chosen: bool) -> tuple[T, int]:
-    """Return what makes environments of a number, which is rounded up unless it was chosen.
+def make_whole_matches(make: Callable[[int], T], num_envs: int, is_explicit: bool) -> tuple[T, int]:
+    """Create environments; round their number up to whole matches if it is a default.
 
     Args:
-        make: makes as many environments.
-        num_envs: their number.
-        is_chosen: somebody chose it.
+        make: creates something from a number of environments.
+        num_envs: number of environments.
+        is_explicit: True if a setting defines `num_envs`, which is then not rounded.
 
     Returns:
-        What was made, and the number.
+        The result of `make`, and the number of environments.
 
     Raises:
-        IncompleteMatchError: a number that was chosen is not one of whole matches.
+        IncompleteMatchError: an explicit number is not a multiple of the sides of a match.
     """
     try:
         return make(num_envs), num_envs
     except IncompleteMatchError as error:
-        if is_chosen:
+        if is_explicit:
             raise
         num_envs = _round_up(num_envs, error.sides)
         return make(num_envs), num_envs
 
 
 def sides_of(make: Callable[[int, int, int], VecEnv], num_envs: int) -> int:
-    """Return the number of sides of a match, by environments that are closed again.
+    """Return the number of sides of a match; creates environments and closes them.
 
     Args:
         make: (num_envs, processes, first_env_index) -> environments.
-        num_envs: a number of environments that is valid.
+        num_envs: a valid number of environments.
     """
-    for count in (1, num_envs):  # one, as most worlds have a side; else as many as are valid
+    for count in (1, num_envs):  # most environments have one side
         try:
             envs = make(count, 1, 0)
         except IncompleteMatchError as error:
@@ -188,7 +188,7 @@ def sides_of(make: Callable[[int, int, int], VecEnv], num_envs: int) -> int:
 
 
 def makes_one_environment(function: Callable[..., Any]) -> bool:
-    """Return True if a function makes a single environment or match, False for a factory."""
+    """Return True if a function creates a single environment or match, False for a factory."""
     returned = _returned_class(function)
     if returned is not None and issubclass(returned, Environment | Match | VecEnv):
         return not issubclass(returned, VecEnv)
@@ -205,7 +205,7 @@ def makes_one_environment(function: Callable[..., Any]) -> bool:
 
 
 def _returned_class(function: Callable[..., Any]) -> type | None:
-    """Return the class of a function's return annotation, or None without one."""
+    """Return the class in a function's return annotation; None without one."""
     inner: Any = function.func if isinstance(function, functools.partial) else function
     try:
         returned = typing.get_type_hints(inner).get("return")
@@ -215,22 +215,22 @@ def _returned_class(function: Callable[..., Any]) -> type | None:
 
 
 def _checked_factory(factory: Callable[..., Any]) -> EnvFactory:
-    """Return a factory of vectorised environments that checks what a user's own returns."""
+    """Wrap a user's factory of vectorised environments with checks of its result."""
 
-    def make(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
-        with _noting_workers() as started:
-            envs = factory(config, num_envs, processes, first)
+    def make(config: EnvConfig, num_envs: int, processes: int, first_env_index: int) -> VecEnv:
+        with _detect_remote_workers() as started:
+            envs = factory(config, num_envs, processes, first_env_index)
         if not started and hasattr(envs, "close"):
             try:
-                _check_here(type(envs).__name__)
+                _check_local(type(envs).__name__)
             except ConfigError:
                 envs.close()
                 raise
         if isinstance(envs, Environment | Match) or not hasattr(envs, "obs_space"):
             raise TypeError(
-                f"env: expected a VecEnv from {_name_of(factory)}, got {type(envs).__name__}; what "
-                "makes one environment takes no positional arguments, or says so by its return "
-                "annotation"
+                f"env: expected a VecEnv from {_name_of(factory)}, got {type(envs).__name__}; a "
+                "function that creates one environment takes no positional arguments or has a "
+                "return annotation"
             )
         return AnyVecEnv(envs, config.validate)
 
@@ -241,7 +241,7 @@ def _vectorised_factory(env_cls: type[VecEnv], make: Callable[..., Any]) -> EnvF
     """Return a factory of environments that step together in this process."""
 
     def make_all(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
-        _check_here(env_cls.__name__)
+        _check_local(env_cls.__name__)
         kwargs = _kwargs(config, env_cls.__name__, make, num_envs, first)
         return AnyVecEnv(make(num_envs, first, **kwargs), config.validate)
 
@@ -251,21 +251,21 @@ def _vectorised_factory(env_cls: type[VecEnv], make: Callable[..., Any]) -> EnvF
 def _list_factory(
     env_cls: type[Environment | Match] | None, make: Callable[..., Any], sent: Callable[..., Any]
 ) -> EnvFactory:
-    """Return a factory of environments that are stepped one by one, in this process or in workers.
+    """Return a factory of environments that step one by one, in this process or in workers.
 
     Args:
-        env_cls: their class; None if `make` is a function.
+        env_cls: class of the environments; None if `make` is a function.
         make: factory of one environment.
         sent: replacement for `make` in worker processes.
     """
     name = _name_of(make) if env_cls is None else env_cls.__name__
 
     def make_list(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
-        # The number of sides, for which functions and matches have to make one.
+        # Number of sides; for functions and matches this requires an instance.
         kwargs = _kwargs(config, name, make, hint="" if env_cls is not None else f"; {_FACTORY}")
         create_env, like = FreshPartial(make, **kwargs), None
         if env_cls is None or issubclass(env_cls, Match):
-            like = _one_of(create_env, name)
+            like = _create_one(create_env, name)
         sides = like.num_sides if isinstance(like, Match) else 1
         check_whole_matches(num_envs, sides, name)
 
@@ -289,8 +289,8 @@ def _list_factory(
 
 
 @contextmanager
-def _noting_workers() -> Iterator[list[bool]]:
-    """Return a context whose value is no longer empty once a worker elsewhere was started."""
+def _detect_remote_workers() -> Iterator[list[bool]]:
+    """Return a context with a list that is empty until a remote worker is started."""
     started: list[bool] = []
     options = current_options()
 
@@ -299,34 +299,35 @@ def _noting_workers() -> Iterator[list[bool]]:
         assert options.new_worker is not None
         return options.new_worker(setup)
 
-    noting = start if options.new_worker is not None else None
-    with worker_options(replace(options, new_worker=noting)):
+    new_worker = start if options.new_worker is not None else None
+    with worker_options(replace(options, new_worker=new_worker)):
         yield started
 
 
-def _check_here(name: str) -> None:
-    """Raise ConfigError if vectorised environments of one's own are to step elsewhere."""
+def _check_local(name: str) -> None:
+    """Raise ConfigError if a vectorised environment, which cannot be remote, gets Ray workers."""
     if _OPTIONS.get().new_worker is not None:
-        expected = f"environments that step one by one, got {name}, which steps where it is"
+        expected = f"environments that step one by one, got {name}, which steps in this process"
         raise ConfigError(f"rollout.ray: expected {expected}; leave rollout.ray out")
 
 
-def _one_of(create_env: Callable[[], Any], name: str) -> Environment | Match:
-    """Make one environment, for its class and number of sides, and close it."""
-    with global_randomness_kept():
-        world: object = create_env()
-    if hasattr(world, "close"):
-        world.close()
-    if not isinstance(world, Environment | Match):
+def _create_one(create_env: Callable[[], Any], name: str) -> Environment | Match:
+    """Create one environment, for its class and number of sides, and close it."""
+    with preserve_global_rng():
+        env: object = create_env()
+    if hasattr(env, "close"):
+        env.close()
+    if not isinstance(env, Environment | Match):
         raise TypeError(
-            f"env: expected what makes an Environment or a Match, got {name}, which makes "
-            f"{type(world).__name__}; {_FACTORY}"
+            f"env: expected a function that returns an Environment or a Match, got {name}, which "
+            "returns "
+            f"{type(env).__name__}; {_FACTORY}"
         )
-    return world
+    return env
 
 
 def in_section(problem: str, num_envs_field: str, section: str = "") -> str:
-    """Return a problem of an environment factory with the full path of its setting.
+    """Return an error message of an environment factory with the full path of its setting.
 
     Args:
         problem: a message that begins with `num_envs`, or with a setting of the section `env`.
@@ -344,35 +345,35 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _kwargs(
-    config: EnvConfig, name: str, make: Callable[..., Any], *others: int, hint: str = ""
+    config: EnvConfig, name: str, make: Callable[..., Any], *positional: int, hint: str = ""
 ) -> dict[str, Any]:
-    """Return `env.kwargs`, after checking that `make` takes them behind the other arguments."""
+    """Return `env.kwargs`, after checking that `make` accepts them after positional arguments."""
     kwargs: dict[str, Any] = json.loads(config.kwargs)
-    check_taken(make, name, kwargs, "env.kwargs", *others, hint=hint)
+    check_arguments(make, name, kwargs, "env.kwargs", *positional, hint=hint)
     return kwargs
 
 
-def check_taken(
+def check_arguments(
     make: Callable[..., Any],
     name: str,
     kwargs: Mapping[str, Any],
     field: str,
-    *others: int,
+    *positional: int,
     hint: str = "",
 ) -> None:
-    """Raise ConfigError if a function does not take arguments.
+    """Raise ConfigError if a function does not accept arguments.
 
     Args:
         make: the function.
-        name: of it, for messages.
-        kwargs: its arguments; without those that vary, as the spaces are those without them.
+        name: name of the function, for messages.
+        kwargs: keyword arguments, without varied ones, as spaces are defined without these.
         field: setting or option with the arguments, for messages.
-        others: arguments before them.
-        hint: the end of the message.
+        positional: positional arguments.
+        hint: end of the message.
     """
     signature = inspect.signature(make)
     try:
-        signature.bind(*others, **kwargs)
+        signature.bind(*positional, **kwargs)
     except TypeError as error:
-        fix = "; one that varies needs a default value" if "missing" in str(error) else ""
+        fix = "; a varied argument needs a default value" if "missing" in str(error) else ""
         raise ConfigError(f"{field}: {error}; {name} takes {signature}{fix}{hint}") from None

@@ -1,4 +1,4 @@
-"""Episodes that ended, of all environments, with their metrics. Needs no torch."""
+"""Finished episodes of all environments, with their metrics. Does not import torch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,15 @@ from entity_env.vec.vec_env import VecObs
 
 @dataclass(frozen=True)
 class Episodes(FrameData):
-    """E episodes that ended, of all environments, in the order of steps and environments.
+    """E finished episodes of all environments, ordered by step and environment.
 
     Attributes:
-        environment: (E,) int64, the environment of each.
-        metrics: (E,) float64 each, of returns, lengths and the metrics of the last observations;
-            NaN where an environment gave none.
-        steps: (E,) int64, the step of the rollout in which each ended; empty if not known.
-        is_counted: (E,) bool, the episodes in which the agent played, not those of opponents; empty
-            if all are.
+        environment: (E,) int64, the environment of each episode.
+        metrics: by name (E,) float64, returns, lengths and the metrics of the last observations;
+            NaN for missing ones.
+        steps: (E,) int64, the step of the rollout in which each ended; empty if unknown.
+        is_counted: (E,) bool, True for episodes of the agent, False for episodes of opponents;
+            empty if all are counted.
     """
 
     environment: IntArray
@@ -32,7 +32,7 @@ class Episodes(FrameData):
 
     @staticmethod
     def of(obs: VecObs, step: int = 0, counted: IntArray | None = None) -> "Episodes":
-        """Return the episodes that ended in one step, as a copy.
+        """Create the episodes that ended in one step; arrays are copied.
 
         Args:
             obs: the frames after the step.
@@ -41,33 +41,33 @@ class Episodes(FrameData):
         """
         ended, metrics = np.flatnonzero(obs.done), {}
         for name, rows in obs.env_metrics.items():
-            of_all = np.full(len(obs), math.nan)
-            of_all[rows.lengths > 0] = rows.values
-            metrics[name] = of_all[ended]
+            values = np.full(len(obs), math.nan)
+            values[rows.lengths > 0] = rows.values
+            metrics[name] = values[ended]
         is_counted = np.ones(len(ended), np.bool_)
         if counted is not None:
             is_counted = np.isin(ended, counted)
         return Episodes(ended, metrics, np.full(len(ended), step), is_counted)
 
     def counted_metrics(self) -> dict[str, FloatArray]:
-        """Return the metrics, (E,) float64 each, with NaN for the episodes that do not count."""
-        if self.is_counted.all():  # also if it is empty
+        """Return the metrics, (E,) float64 each, with NaN for episodes that are not counted."""
+        if self.is_counted.all():  # also if empty
             return dict(self.metrics)
         return {n: np.where(self.is_counted, x, math.nan) for n, x in self.metrics.items()}
 
     def results(
         self, metric: str, sides: int, where: str, counted: BoolArray | None = None
     ) -> FloatArray:
-        """Return the metric by which the sides of matches are compared, (E,) float64.
+        """Return the metric that compares the sides of matches, (E,) float64.
 
         Args:
-            metric: its name.
+            metric: name of the metric.
             sides: number of sides of a match.
             where: beginning of messages.
-            counted: (E,) bool, the episodes that need to have one; None for all.
+            counted: (E,) bool, the episodes that must have the metric; None for all.
 
         Raises:
-            InvalidObservation: one has none, or one that is not finite.
+            InvalidObservation: the metric of an episode is missing or not finite.
         """
         values = self.metrics.get(metric, np.full(len(self.environment), math.nan))
         wrong = ~np.isfinite(values) if counted is None else counted & ~np.isfinite(values)
@@ -82,13 +82,13 @@ class Episodes(FrameData):
         return values
 
     def missing(self, path: Path, like: FloatArray) -> FloatArray:
-        """Return NaN for a metric that no environment gave."""
+        """Return NaN for a missing metric."""
         return np.full(len(self.environment), math.nan)
 
     @classmethod
-    def cat(cls, pieces: Sequence["Episodes"]) -> "Episodes":
-        """Return the episodes of several steps, of which there may be none."""
-        return super().cat([NO_EPISODES, *pieces])
+    def cat(cls, parts: Sequence["Episodes"]) -> "Episodes":
+        """Concatenate the episodes of several steps; the sequence may be empty."""
+        return super().cat([NO_EPISODES, *parts])
 
 
 NO_EPISODES = Episodes(np.zeros(0, np.int64), {})
@@ -101,7 +101,7 @@ class Measured:
     Attributes:
         mean: mean of all values; NaN without any.
         ci95: half the width of the 95% confidence interval of the mean, over episodes; None if
-            fewer than two episodes have values, or the values are not known by episode.
+            fewer than two episodes have values, or values are not available by episode.
         min: the smallest value.
         max: the largest value.
         count: number of values.

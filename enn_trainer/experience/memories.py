@@ -1,4 +1,4 @@
-"""`Recurrence`: the recurrent state of a player between two frames, and in those of a rollout."""
+"""`Recurrence`: the recurrent state of a player between two frames, and during a rollout."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,145 +14,149 @@ from enn_trainer.runtime.spans import OFF, Spans
 from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.ragged import Ragged, row_indices
 from entity_env.vec.vec_obs import VecObs
-from rogue_net.memory import Remembering, memory_rows
-from rogue_net.past import NOTHING_KNOWN, Known, Links, MemoryRows, Past, link
+from rogue_net.memory import MemorySpec, memory_rows
+from rogue_net.past import NO_KEYS, MemoryRows, Past, RowKeys, RowLinks, link_rows
 from rogue_net.ragged import EntityBatch, to_device
 
-_KNOWN = Known._fields
+_KEY_FIELDS = RowKeys._fields
 
 
-def remembering_of(agent: Any) -> tuple[Remembering | None, Remembering | None]:
-    """Return the rows that an agent remembers, and those of its separate value network."""
+def memory_specs(agent: Any) -> tuple[MemorySpec | None, MemorySpec | None]:
+    """Return the memory specs of the policy and of a separate value network; None without one."""
     nets = rogue_nets(agent) or [agent]
-    both = [getattr(net, "remembering", None) for net in nets]
-    return both[0], both[1] if len(both) > 1 else None
+    specs = [getattr(net, "remembering", None) for net in nets]
+    return specs[0], specs[1] if len(specs) > 1 else None
 
 
 def tracked_types(agent: Any) -> list[str]:
     """Return the entity types that an agent remembers by id."""
-    both = [one.types for one in remembering_of(agent) if one is not None]
-    return [*dict.fromkeys(name for types in both for name in types)]
+    types_by_net = [one.types for one in memory_specs(agent) if one is not None]
+    return [*dict.fromkeys(name for types in types_by_net for name in types)]
 
 
-def _linked(
+def _memory_links(
     batch: EntityBatch,
-    remembering: Remembering,
+    spec: MemorySpec,
     sequence: IntArray,
     time: IntArray,
     begun: BoolArray,
-    known: Known,
-) -> tuple[MemoryRows, Links]:
-    """Return the rows of frames that remember, and their links; the arguments are `link`'s."""
-    rows = memory_rows(batch, remembering)
-    return rows, link(rows, sequence, time, begun, known, remembering.keep_absent)
+    keys: RowKeys,
+) -> tuple[MemoryRows, RowLinks]:
+    """Return the rows of frames that have memory, and their links; see `link_rows`."""
+    rows = memory_rows(batch, spec)
+    return rows, link_rows(rows, sequence, time, begun, keys, spec.keep_absent)
 
 
 @dataclass(frozen=True)
-class Memories:
-    """States that one network remembers in B environments between two frames; never changed.
+class StateTable:
+    """Immutable table of the recurrent states of one network in B environments.
 
     Attributes:
-        remembering: the rows that it remembers.
-        known: the C rows that are remembered; the sequence of each is its environment.
-        states: (C, width) float32.
+        remembering: memory spec of the network.
+        keys: keys of the C rows; the sequence of a row is its environment.
+        states: (C, width) float32; None before the first frame.
     """
 
-    remembering: Remembering
-    known: Known = NOTHING_KNOWN
+    remembering: MemorySpec
+    keys: RowKeys = NO_KEYS
     states: Tensor | None = None
 
     @staticmethod
-    def cat(pieces: Sequence["Memories"], num_envs: int) -> "Memories":
-        """Concatenate the environments of several pieces, each of which has so many."""
-        columns = [
-            piece.known._replace(sequence=piece.known.sequence + k * num_envs)
-            for k, piece in enumerate(pieces)
+    def cat(tables: Sequence["StateTable"], num_envs: int) -> "StateTable":
+        """Concatenate tables of `num_envs` environments each; the k-th gets an offset of k B."""
+        row_keys = [
+            table.keys._replace(sequence=table.keys.sequence + k * num_envs)
+            for k, table in enumerate(tables)
         ]
-        known = Known(*(np.concatenate(of_all) for of_all in zip(*columns, strict=True)))
-        states = [piece.states for piece in pieces if piece.states is not None]
-        return replace(pieces[0], known=known, states=torch.cat(states) if states else None)
+        joined_keys = RowKeys(*(np.concatenate(columns) for columns in zip(*row_keys, strict=True)))
+        states = [table.states for table in tables if table.states is not None]
+        return replace(tables[0], keys=joined_keys, states=torch.cat(states) if states else None)
 
     def past_of(
         self, batch: EntityBatch, environments: IntArray, begun: BoolArray, reward: Any
-    ) -> tuple[Past, Links, IntArray]:
-        """Return the past of frames, their links, and which environments' rows these are from.
+    ) -> tuple[Past, RowLinks, IntArray]:
+        """Return the history of frames, their links, and the rows of the table that they read.
 
         Args:
             batch: a frame of each of n environments, with `identity`.
             environments: (n,) int64.
             begun: (n,) bool, True where an episode begins in that frame.
-            reward: (n,) float32, of the step before.
+            reward: (n,) float32, of the previous step.
         """
         n = len(environments)
-        of_frames, here = self.of_environments(environments)
-        nowhen = np.zeros(n, np.int64)
-        rows, links = _linked(batch, self.remembering, np.arange(n), nowhen, begun, of_frames)
-        carried = self.states_of(here, batch)
-        return Past.of(rows, links, nowhen, np.where(begun, 0, reward), carried), links, here
+        keys, table_rows = self.select(environments)
+        time = np.zeros(n, np.int64)
+        rows, links = _memory_links(batch, self.remembering, np.arange(n), time, begun, keys)
+        carried = self.states_of(table_rows, batch)
+        return Past.of(rows, links, time, np.where(begun, 0, reward), carried), links, table_rows
 
-    def of_environments(self, environments: IntArray) -> tuple[Known, IntArray]:
-        """Return what is remembered in some environments, by their places, and the rows of it.
+    def select(self, environments: IntArray) -> tuple[RowKeys, IntArray]:
+        """Return the keys of the rows of some environments, and the positions of these rows.
 
         Args:
-            environments: (n,) int64; one may be there several times.
+            environments: (n,) int64, with repeats allowed; i is the sequence of the i-th.
         """
-        if not len(self.known.sequence):
-            return NOTHING_KNOWN, self.known.sequence
-        order = np.argsort(self.known.sequence, kind="stable")
-        of_rows = self.known.sequence[order]
-        start, stop = (np.searchsorted(of_rows, environments, side) for side in ("left", "right"))
-        here = order[row_indices(start, stop - start)]
-        taken = Known(*(column[here] for column in self.known))
+        if not len(self.keys.sequence):
+            return NO_KEYS, self.keys.sequence
+        order = np.argsort(self.keys.sequence, kind="stable")
+        sorted_envs = self.keys.sequence[order]
+        start, stop = (
+            np.searchsorted(sorted_envs, environments, side) for side in ("left", "right")
+        )
+        table_rows = order[row_indices(start, stop - start)]
+        keys = RowKeys(*(column[table_rows] for column in self.keys))
         places = np.repeat(np.arange(len(environments)), stop - start)
-        return taken._replace(sequence=places), here
+        return keys._replace(sequence=places), table_rows
 
     def states_of(self, rows: IntArray, like: EntityBatch) -> Tensor:
-        """Return the states of some of the rows."""
+        """Return the states of some rows, (n, width), on the device of `like`."""
         device = next(iter(like.features.values())).values.device
         if self.states is None:
             return torch.zeros(0, 0, device=device)
         return self.states.index_select(0, to_device(rows, self.states.device)).to(device)
 
-    def after(
-        self, environments: IntArray, links: Links, here: IntArray, memory: Tensor
-    ) -> "Memories":
-        """Return what is remembered after a frame of some environments.
+    def updated(
+        self, environments: IntArray, links: RowLinks, table_rows: IntArray, memory: Tensor
+    ) -> "StateTable":
+        """Return the table after a frame of some environments.
 
         Args:
             environments: (n,) int64.
-            links: of the frames, from `past_of`.
-            here: likewise.
-            memory: (R, width), the states of the rows of the frames.
+            links: links of the frames, from `past_of`.
+            table_rows: rows that they read, from `past_of`.
+            memory: (R, width), new states of the rows of the frames.
         """
-        pool = memory if self.states is None else torch.cat([memory, self.states[here]])
-        states = pool.index_select(0, to_device(links.left, memory.device))
-        known = links.known._replace(sequence=environments[links.known.sequence])
-        if self.states is not None and len(here) < len(self.known.sequence):
-            others = np.setdiff1d(np.arange(len(self.known.sequence)), here)
-            kept = zip((column[others] for column in self.known), known, strict=True)
-            known = Known(*(np.concatenate(pair) for pair in kept))
-            states = torch.cat([self.states[others], states])
-        return replace(self, known=known, states=states)
+        pool = memory if self.states is None else torch.cat([memory, self.states[table_rows]])
+        states = pool.index_select(0, to_device(links.final, memory.device))
+        keys = links.final_keys._replace(sequence=environments[links.final_keys.sequence])
+        if self.states is not None and len(table_rows) < len(self.keys.sequence):
+            other_rows = np.setdiff1d(np.arange(len(self.keys.sequence)), table_rows)
+            columns = zip((column[other_rows] for column in self.keys), keys, strict=True)
+            keys = RowKeys(*(np.concatenate(pair) for pair in columns))
+            states = torch.cat([self.states[other_rows], states])
+        return replace(self, keys=keys, states=states)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states, and what they are of, as tensors by name."""
-        rows = torch.from_numpy(np.stack(self.known).astype(np.int64))
+        """Return the keys and states as tensors by name; empty before the first frame."""
+        rows = torch.from_numpy(np.stack(self.keys).astype(np.int64))
         return {} if self.states is None else {"known": rows, "states": self.states}
 
-    def restored(self, state: Mapping[str, Any]) -> "Memories":
-        """Return the memories of a saved state.
+    def restored(self, state: Mapping[str, Any]) -> "StateTable":
+        """Return the table with the rows of a saved state.
 
         Raises:
-            ValueError: the state is not that of memories of this network.
+            ValueError: the state is not one of this network.
         """
         if not state:
             return self
-        known, states = state.get("known"), state.get("states")
-        if not (isinstance(known, Tensor) and isinstance(states, Tensor) and states.ndim == 2):
+        saved_keys, states = state.get("known"), state.get("states")
+        if not (isinstance(saved_keys, Tensor) and isinstance(states, Tensor) and states.ndim == 2):
             raise ValueError("expected known and states, two tables")
-        if known.dtype != torch.int64 or known.shape != (len(_KNOWN), len(states)):
-            raise ValueError(f"known: expected {len(_KNOWN)} rows of int64 of {len(states)} states")
-        rows = known.cpu().numpy()
+        if saved_keys.dtype != torch.int64 or saved_keys.shape != (len(_KEY_FIELDS), len(states)):
+            raise ValueError(
+                f"known: expected {len(_KEY_FIELDS)} rows of int64 of {len(states)} states"
+            )
+        rows = saved_keys.cpu().numpy()
         if (rows < 0).any() or (rows[1] > len(self.remembering.types)).any():
             raise ValueError("known: expected environments, kinds, numbers and ages")
         if states.dtype != torch.float32 or not states.isfinite().all():
@@ -160,46 +164,46 @@ class Memories:
         width = self.remembering.width
         if width is not None and states.shape[1] != width:
             raise ValueError(f"states: expected a width of {width}, got {states.shape[1]}")
-        return replace(self, known=Known._make(rows), states=states)
+        return replace(self, keys=RowKeys._make(rows), states=states)
 
 
 class Recurrence:
-    """Recurrent state of one agent in B environments; here of an agent without one."""
+    """Recurrent state of one agent in B environments. This class is for agents without memory."""
 
     def after_step(self, obs: VecObs) -> None:
-        """Take the rewards and ends of a step."""
+        """Record the rewards and episode ends of a step."""
         return
 
     def attach(
         self, batch: EntityBatch, environments: IntArray, acts: bool
-    ) -> tuple[EntityBatch, "Attached"]:
+    ) -> tuple[EntityBatch, "FrameLinks"]:
         """Return frames with the recurrent state before them.
 
         Args:
             batch: n frames, with `identity`.
-            environments: (n,) int64, of each frame. Several frames, such as changed copies of one,
-                may be of one environment if the state does not advance with them.
-            acts: True for frames to act in, of which some may be the first of an episode; False
-                for others, which go on.
+            environments: (n,) int64, the environment of each frame. An environment may have
+                several frames, such as modified copies, if the state is not advanced by them.
+            acts: True for frames to act in, which may be the first of an episode; False for frames
+                that continue one.
 
         Returns:
-            The frames; and what `advance` takes after the choices in them.
+            The frames, and their links for `advance`.
         """
         return batch, NO_LINKS
 
-    def advance(self, attached: "Attached", memory: Sequence[Tensor | None]) -> None:
-        """Take the states after choices.
+    def advance(self, attached: "FrameLinks", memory: Sequence[Tensor | None]) -> None:
+        """Update the recurrent state after the choices in some frames.
 
         Args:
-            attached: of the frames in which they were made.
-            memory: (R, width) of the policy, and of the value network.
+            attached: links of these frames, from `attach`.
+            memory: new states, (R, width), of the policy and of the value network.
         """
         return
 
     def take_choices(
         self, agent: Any, batch: EntityBatch, environments: IntArray, chosen: Mapping[str, Tensor]
     ) -> None:
-        """Advance by choices that need not be the agent's own.
+        """Update the recurrent state after given choices, which the agent need not have made.
 
         Args:
             agent: the network.
@@ -209,8 +213,8 @@ class Recurrence:
         """
         return
 
-    def of_rollout(self, seq_len: int) -> "RolloutRecurrence":
-        """Return the recurrent state of a rollout, before its first step.
+    def begin_rollout(self, seq_len: int) -> "RolloutRecurrence":
+        """Return the storage for the recurrent state during a rollout, before its first step.
 
         Args:
             seq_len: number of steps of a sequence.
@@ -225,13 +229,13 @@ class Recurrence:
         """Restore the states.
 
         Raises:
-            ValueError: they are not those of as many environments.
+            ValueError: the state has another number of environments.
         """
         return
 
 
 NO_RECURRENCE = Recurrence()
-"""Recurrent state of agents without one."""
+"""Recurrent state of agents without memory."""
 
 
 def recurrence_of(agent: Any, padding: BoolArray, spans: Spans = OFF) -> Recurrence:
@@ -239,10 +243,10 @@ def recurrence_of(agent: Any, padding: BoolArray, spans: Spans = OFF) -> Recurre
 
     Args:
         agent: the network.
-        padding: (B,) bool, the environments whose current frame is between two episodes.
+        padding: (B,) bool, True where the current frame is between two episodes.
         spans: timers.
     """
-    if not any(remembering_of(agent)):
+    if not any(memory_specs(agent)):
         return NO_RECURRENCE
     memory = PlayerMemory(agent, len(padding), spans)
     memory.padding = padding
@@ -250,10 +254,10 @@ def recurrence_of(agent: Any, padding: BoolArray, spans: Spans = OFF) -> Recurre
 
 
 class PlayerMemory(Recurrence):
-    """Memory of the player of one agent, in B environments.
+    """Recurrent state of one agent in B environments.
 
-    Between `act` and the next `act` the states are those after the choices; episodes that end in
-    between begin anew with the next choice, so that last observations are judged with their own.
+    After `act` the states are up to date. The states of an episode that ends are reset by the next
+    `act` only, so that its final observation is evaluated with them.
 
     Args:
         agent: the network.
@@ -261,68 +265,68 @@ class PlayerMemory(Recurrence):
         spans: timers.
 
     Attributes:
-        policy: memories of the network that acts; None without.
-        values: memories of a separate value network; None without.
-        begun: (B,) bool, the environments in which an episode begins with the next choice.
+        policy: state table of the policy network; None if it has no memory.
+        values: state table of a separate value network; None if it has no memory.
+        begun: (B,) bool, True where an episode begins with the next choice.
         reward: (B,) float32, of the last step.
-        padding: (B,) bool, those whose current frame is between two episodes. It is not saved, as
-            the frames that a player goes on with have it.
+        padding: (B,) bool, True where the current frame is between two episodes. It is not saved,
+            as a resumed player gets it with its first frames.
     """
 
     def __init__(self, agent: Any, num_envs: int, spans: Spans = OFF) -> None:
-        policy, values = remembering_of(agent)
+        policy, values = memory_specs(agent)
         self.spans = spans
-        self.policy = None if policy is None else Memories(policy)
-        self.values = None if values is None else Memories(values)
+        self.policy = None if policy is None else StateTable(policy)
+        self.values = None if values is None else StateTable(values)
         self.begun = np.ones(num_envs, np.bool_)
         self.reward = np.zeros(num_envs, np.float32)
         self.padding = np.zeros(num_envs, np.bool_)
 
     def after_step(self, obs: VecObs) -> None:
-        """Take the rewards and ends of a step."""
+        """Record the rewards and episode ends of a step."""
         self.begun, self.reward = obs.done | self.padding, obs.reward.astype(np.float32)
         self.padding = obs.is_padding
 
     def attach(
         self, batch: EntityBatch, environments: IntArray, acts: bool
-    ) -> tuple[EntityBatch, "Attached"]:
-        """Return frames with what is remembered of them."""
+    ) -> tuple[EntityBatch, "FrameLinks"]:
+        """Return frames with the recurrent state before them."""
         with self.spans.span("memory"):
             begun = self.begun[environments] & acts
             parts: list[Any] = []
-            for memories in (self.policy, self.values):
+            for table in (self.policy, self.values):
                 parts.append(
                     None
-                    if memories is None
-                    else memories.past_of(batch, environments, begun, self.reward[environments])
+                    if table is None
+                    else table.past_of(batch, environments, begun, self.reward[environments])
                 )
             policy, values = (None if part is None else part[0] for part in parts)
-            past = replace(policy or _no_past(batch.num_frames), of_values=values)
-            return replace(batch, past=past), Attached(environments, parts)
+            past = replace(policy or _no_past(batch.num_frames), value_past=values)
+            return replace(batch, past=past), FrameLinks(environments, parts)
 
-    def advance(self, attached: "Attached", memory: Sequence[Tensor | None]) -> None:
-        """Take the states after choices."""
+    def advance(self, attached: "FrameLinks", memory: Sequence[Tensor | None]) -> None:
+        """Update the recurrent state after the choices in some frames."""
         with self.spans.span("memory"):
-            both = []
-            for memories, part, states in zip(
+            tables = []
+            for table, part, states in zip(
                 (self.policy, self.values), attached.parts, memory, strict=True
             ):
-                if memories is not None and part is not None and states is not None:
-                    _, links, here = part
-                    memories = memories.after(attached.environments, links, here, states)
-                both.append(memories)
-            self.policy, self.values = both
+                if table is not None and part is not None and states is not None:
+                    _, links, table_rows = part
+                    table = table.updated(attached.environments, links, table_rows, states)
+                tables.append(table)
+            self.policy, self.values = tables
             self.begun = self.begun.copy()
             self.begun[attached.environments] = False
 
-    def of_rollout(self, seq_len: int) -> "RolloutRecurrence":
-        """Return the memory of a rollout, before its first step."""
+    def begin_rollout(self, seq_len: int) -> "RolloutRecurrence":
+        """Return the storage for the recurrent state during a rollout, before its first step."""
         return RolloutMemory(seq_len, self.spans)
 
     def take_choices(
         self, agent: Any, batch: EntityBatch, environments: IntArray, chosen: Mapping[str, Tensor]
     ) -> None:
-        """Advance by choices that need not be the agent's own."""
+        """Update the recurrent state after given choices."""
         batch, attached = self.attach(batch, environments, acts=True)
         out = agent(batch, actions=chosen)
         self.advance(attached, [out.memory, out.memory_of_values])
@@ -333,78 +337,81 @@ class PlayerMemory(Recurrence):
             "begun": torch.from_numpy(self.begun.copy()),
             "reward": torch.from_numpy(self.reward.copy()),
         }
-        for name, memories in (("policy", self.policy), ("values", self.values)):
-            if memories is not None:
-                state |= {f"{name}/{key}": x for key, x in memories.state_dict().items()}
+        for name, table in (("policy", self.policy), ("values", self.values)):
+            if table is not None:
+                state |= {f"{name}/{key}": x for key, x in table.state_dict().items()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the states.
 
         Raises:
-            ValueError: they are not those of as many environments.
+            ValueError: the state has another number of environments.
         """
         begun, reward = state.get("begun"), state.get("reward")
         shape = (len(self.begun),)
-        for name, found, dtype in (("begun", begun, torch.bool), ("reward", reward, torch.float32)):
-            if not isinstance(found, Tensor) or (found.dtype, found.shape) != (dtype, shape):
+        for name, tensor, dtype in (
+            ("begun", begun, torch.bool),
+            ("reward", reward, torch.float32),
+        ):
+            if not isinstance(tensor, Tensor) or (tensor.dtype, tensor.shape) != (dtype, shape):
                 raise ValueError(f"{name}: expected {dtype} of {shape[0]} environments")
         assert isinstance(begun, Tensor)
         assert isinstance(reward, Tensor)
         self.begun, self.reward = begun.cpu().numpy(), reward.cpu().numpy()
         for name in ("policy", "values"):
-            memories = getattr(self, name)
+            table = getattr(self, name)
             saved = {
                 key.removeprefix(f"{name}/"): x
                 for key, x in state.items()
                 if key.startswith(f"{name}/")
             }
-            if memories is not None:
-                setattr(self, name, memories.restored(saved))
+            if table is not None:
+                setattr(self, name, table.restored(saved))
 
 
 @dataclass(frozen=True)
-class Attached:
-    """Links of the rows of frames, to remember these afterwards.
+class FrameLinks:
+    """Links of the rows of n frames, by which the recurrent state is updated after them.
 
     Attributes:
-        environments: (n,) int64, of the frames.
-        parts: of the policy and of the value network, results of `Memories.past_of`, or None.
+        environments: (n,) int64, the environment of each frame.
+        parts: results of `StateTable.past_of` for the policy and the value network, or None.
     """
 
     environments: IntArray
     parts: Sequence[Any]
 
 
-NO_LINKS = Attached(np.zeros(0, np.int64), ())
+NO_LINKS = FrameLinks(np.zeros(0, np.int64), ())
 
 
 def _no_past(num_frames: int) -> Past:
-    """Return the past of frames of which nothing is remembered."""
-    nobody = Ragged(np.zeros(0, np.int64), np.zeros(num_frames, np.int64))
+    """Return an empty history."""
+    no_rows = Ragged(np.zeros(0, np.int64), np.zeros(num_frames, np.int64))
     level, reward = np.zeros(num_frames, np.int64), np.zeros(num_frames, np.float32)
-    return Past(nobody, nobody, nobody, nobody, level, reward, torch.zeros(0, 0))
+    return Past(no_rows, no_rows, no_rows, no_rows, level, reward, torch.zeros(0, 0))
 
 
 class RolloutRecurrence:
-    """Recurrent state in the frames of a rollout; here of an agent without one."""
+    """Recurrent state during a rollout. This class is for agents without memory."""
 
     def add(self, memory: Any, learnt: IntArray) -> None:
-        """Take the state before a step.
+        """Store the state before a step.
 
         Args:
-            memory: of the learner, which made this by `of_rollout`.
-            learnt: (B,) int64, the environments that are learnt from in this step.
+            memory: recurrent state of the learner, which created this storage.
+            learnt: (B,) int64, the environments to train on in this step.
         """
         return
 
     def attach(self, batch: EntityBatch) -> EntityBatch:
-        """Return all frames, T * B, step after step, with the state before them."""
+        """Return all T * B frames, ordered by step, with the state before them."""
         return batch
 
 
 class RolloutMemory(RolloutRecurrence):
-    """Memory at the starts of the sequences of a rollout.
+    """Recurrent state at the starts of the sequences of a rollout.
 
     Args:
         seq_len: number of steps of a sequence.
@@ -415,10 +422,10 @@ class RolloutMemory(RolloutRecurrence):
         self.seq_len, self._spans = seq_len, spans
         self._begun: list[BoolArray] = []
         self._reward: list[Float32Array] = []
-        self._starts: list[tuple[IntArray, Memories | None, Memories | None]] = []
+        self._starts: list[tuple[IntArray, StateTable | None, StateTable | None]] = []
 
     def add(self, memory: PlayerMemory, learnt: IntArray) -> None:
-        """Take the memory before a step."""
+        """Store the state before a step."""
         if len(self._begun) % self.seq_len == 0:
             self._starts.append((learnt, memory.policy, memory.values))
         begun = memory.begun[learnt]
@@ -426,45 +433,45 @@ class RolloutMemory(RolloutRecurrence):
         self._reward.append(np.where(begun, 0, memory.reward[learnt]).astype(np.float32))
 
     def attach(self, batch: EntityBatch) -> EntityBatch:
-        """Return all frames with their past."""
+        """Return all frames with their history."""
         with self._spans.span("memory"):
             return replace(batch, past=self.past(batch), identity={})
 
     def past(self, batch: EntityBatch) -> Past:
-        """Return the past of all frames, T * B, step after step."""
+        """Return the history of all T * B frames, ordered by step."""
         steps, num_envs = len(self._begun), len(self._begun[0])
         step = np.repeat(np.arange(steps), num_envs)
         sequence = step // self.seq_len * num_envs + np.tile(np.arange(num_envs), steps)
         time = step % self.seq_len
         begun, reward = np.concatenate(self._begun), np.concatenate(self._reward)
-        columns, *both = zip(*self._starts, strict=True)
+        learnt_envs, *tables_by_net = zip(*self._starts, strict=True)
         frames = SequenceFrames(batch, sequence, time, begun, reward)
         pasts: list[Past | None] = []
-        for of_starts in both:
-            if of_starts[0] is None:
+        for tables in tables_by_net:
+            if tables[0] is None:
                 pasts.append(None)
                 continue
-            known, states = [NOTHING_KNOWN], []
-            for k, (learnt, memories) in enumerate(zip(columns, of_starts, strict=True)):
-                of_start, here = memories.of_environments(learnt)
-                known.append(of_start._replace(sequence=of_start.sequence + k * num_envs))
-                if memories.states is not None:
-                    states.append(memories.states_of(here, batch))
-            joined = Known(*(np.concatenate(of_all) for of_all in zip(*known, strict=True)))
-            pasts.append(frames.past(of_starts[0].remembering, joined, states))
+            keys, states = [NO_KEYS], []
+            for k, (learnt, table) in enumerate(zip(learnt_envs, tables, strict=True)):
+                start_keys, table_rows = table.select(learnt)
+                keys.append(start_keys._replace(sequence=start_keys.sequence + k * num_envs))
+                if table.states is not None:
+                    states.append(table.states_of(table_rows, batch))
+            joined_keys = RowKeys(*(np.concatenate(columns) for columns in zip(*keys, strict=True)))
+            pasts.append(frames.past(tables[0].remembering, joined_keys, states))
         policy, values = pasts
-        return replace(policy or _no_past(batch.num_frames), of_values=values)
+        return replace(policy or _no_past(batch.num_frames), value_past=values)
 
 
 class SequenceFrames(NamedTuple):
-    """Frames of sequences that are learnt from.
+    """Frames of training sequences.
 
     Attributes:
         batch: F frames, with `identity`.
         sequence: (F,) int64, the sequence of each frame.
         time: (F,) int64, 0, 1, ... in the sequence.
         begun: (F,) bool, True where an episode begins.
-        reward: (F,) float32, of the step before; 0 as an episode begins.
+        reward: (F,) float32, of the previous step; 0 where an episode begins.
     """
 
     batch: EntityBatch
@@ -474,38 +481,36 @@ class SequenceFrames(NamedTuple):
     reward: Float32Array
 
     def past(
-        self, remembering: Remembering, known: Known = NOTHING_KNOWN, states: Sequence[Tensor] = ()
+        self, spec: MemorySpec, keys: RowKeys = NO_KEYS, states: Sequence[Tensor] = ()
     ) -> Past:
-        """Return the past of the frames.
+        """Return the history of the frames.
 
         Args:
-            remembering: the rows that a network remembers.
-            known: what it remembers before the first frames; nothing by default.
-            states: of that, in pieces.
+            spec: memory spec of a network.
+            keys: keys of the rows in memory before the first frames; none by default.
+            states: their states, to be concatenated.
         """
         batch = self.batch
-        rows, links = _linked(batch, remembering, self.sequence, self.time, self.begun, known)
+        rows, links = _memory_links(batch, spec, self.sequence, self.time, self.begun, keys)
         device = next(iter(batch.features.values())).values.device
         carried = torch.cat([*states]) if states else torch.zeros(0, 0, device=device)
         return Past.of(rows, links, self.time, self.reward, carried)
 
 
-def past_of_recorded(
-    agent: Any, batch: EntityBatch, lengths: IntArray, reward: Float32Array
-) -> Past:
-    """Return the past of recorded sequences, before which nothing is remembered.
+def recorded_past(agent: Any, batch: EntityBatch, lengths: IntArray, reward: Float32Array) -> Past:
+    """Return the history of recorded sequences; each starts with an empty memory.
 
     Args:
         agent: the network.
         batch: F frames, sequence after sequence, with `identity`.
         lengths: (sequences,) int64, frames of each.
-        reward: (F,) float32, of the step before; 0 as an episode begins.
+        reward: (F,) float32, of the previous step; 0 where an episode begins.
     """
     time = row_indices(np.zeros_like(lengths), lengths)
     sequence = np.repeat(np.arange(len(lengths)), lengths)
     frames = SequenceFrames(batch, sequence, time, time == 0, reward)
-    policy, values = (None if r is None else frames.past(r) for r in remembering_of(agent))
-    return replace(policy or _no_past(batch.num_frames), of_values=values)
+    policy, values = (None if r is None else frames.past(r) for r in memory_specs(agent))
+    return replace(policy or _no_past(batch.num_frames), value_past=values)
 
 
 def sequences(steps: int, num_envs: int, seq_len: int) -> list[IntArray]:
@@ -525,39 +530,39 @@ def sequences(steps: int, num_envs: int, seq_len: int) -> list[IntArray]:
 
 
 def check_identity(agent: Any, obs: VecObs) -> list[str]:
-    """Return the types without ids in the first frames, of those that are remembered if they have.
+    """Return the entity types that get no memory, because the first frames have no ids of them.
 
     Raises:
-        ConfigError: nobody that is to be remembered has an id, or a type that settings name.
+        ConfigError: no entity has an id, or no entity of a type in `net.memory.types` has one.
     """
-    without: dict[str, None] = {}
+    missing: dict[str, None] = {}
     for section, net in zip(("net", "vf_net"), rogue_nets(agent), strict=False):
         if (memory := net.memory) is None or not memory.types:
             continue
-        shown = [name for name in memory.types if len(obs.features[name].values)]
-        lacking = [n for n in shown if not len(obs.identity.get(n, _NOBODY).values)]
-        if named := [name for name in memory.config.types if name in lacking]:
+        present = [name for name in memory.types if len(obs.features[name].values)]
+        without_ids = [n for n in present if not len(obs.identity.get(n, _NO_ROWS).values)]
+        if named := [name for name in memory.config.types if name in without_ids]:
             raise ConfigError(
-                f"{section}.memory.types: expected types whose entities have ids in observations, "
-                f"got {', '.join(named)}; give Observation.ids, or leave them out"
+                f"{section}.memory.types: expected types with ids in observations, got "
+                f"{', '.join(named)}; set Observation.ids, or leave these types out"
             )
-        if memory.config.of == "entity" and len(lacking) == len(shown):
+        if memory.config.of == "entity" and len(without_ids) == len(present):
             raise ConfigError(
                 f'{section}.memory.of="entity": expected entities with ids in the first frames, '
-                f"got none of {', '.join(memory.types)}; give Observation.ids, or remember the "
-                'frame (of="frame")'
+                f"got none of {', '.join(memory.types)}; set Observation.ids, or use "
+                'net.memory.of="frame"'
             )
-        without |= dict.fromkeys(lacking)
-    return [*without]
+        missing |= dict.fromkeys(without_ids)
+    return [*missing]
 
 
-_NOBODY = Ragged(np.zeros(0, np.int64), np.zeros(0, np.int64))
+_NO_ROWS = Ragged(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def cat_states(pieces: Sequence[Sequence[Tensor | None]]) -> list[Tensor | None]:
-    """Concatenate the states of frames of several pieces, of the policy and of the values."""
+def cat_states(by_microbatch: Sequence[Sequence[Tensor | None]]) -> list[Tensor | None]:
+    """Concatenate the new states of microbatches, of the policy and of the value network."""
     joined: list[Tensor | None] = []
-    for of_pieces in zip(*pieces, strict=True):
-        some = [states for states in of_pieces if states is not None]
-        joined.append(torch.cat(some) if some else None)
+    for parts in zip(*by_microbatch, strict=True):
+        tensors = [states for states in parts if states is not None]
+        joined.append(torch.cat(tensors) if tensors else None)
     return joined

@@ -1,4 +1,4 @@
-"""Players: they choose the actions in the frames of each step, as `Decisions`."""
+"""Players, which choose the actions in the frames of each step, as `Decisions`."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,7 +14,11 @@ from torch import Tensor
 
 from enn_trainer.base.errors import AgentError
 from enn_trainer.base.policy import PPOAgent, rogue_nets
-from enn_trainer.experience.frame_limits import check_frame_memory, rows_of_frames, within_memory
+from enn_trainer.experience.frame_limits import (
+    check_frame_memory,
+    rows_of_frames,
+    split_within_memory,
+)
 from enn_trainer.experience.memories import (
     NO_RECURRENCE,
     Recurrence,
@@ -22,7 +26,7 @@ from enn_trainer.experience.memories import (
     recurrence_of,
     tracked_types,
 )
-from enn_trainer.runtime.execution import ONE_LANE, Lanes, cost_of_entity
+from enn_trainer.runtime.execution import SINGLE_THREAD, ThreadPool, cost_of_entity
 from enn_trainer.runtime.shards import UNCUT, Shards
 from enn_trainer.runtime.spans import OFF, Spans
 from entity_env.arrays import BoolArray, Float32Array, IntArray
@@ -39,20 +43,20 @@ from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 
 @dataclass(frozen=True)
 class Decisions(FrameData):
-    """The choices in B frames; they are taken, joined and put in order like the frames.
+    """Actions chosen in B frames, indexed and concatenated like the frames.
 
     Attributes:
-        chosen: per action int64 (actors,) per frame, the choices; float32 (actors, components) of
-            numbers, as they were drawn.
-        logprobs: per action float32 (actors,) per frame, of the choices.
-        entropies: per action float32 (actors,) per frame, of all that could be chosen.
-        values: (B,) float32, the expected returns; NaN of a network without values.
-        distributions: per action, over the choices of all actors, where there is one.
-        by_hand: per action bool (actors,) per frame, True for choices that a person made; empty if
-            nobody could. Taken and joined decisions do not keep it.
-        players: (B,), the player of each frame by name, "" for the agent; empty if it is the agent
-            everywhere. Taken and joined decisions do not keep it.
-        numbers: per action of numbers float32 (actors, components) per frame, the choices in units
+        chosen: per action int64 (actors,) per frame, the choices; of continuous actions float32
+            (actors, components), the samples of the policy.
+        logprobs: per action float32 (actors,) per frame, log-probabilities of the choices.
+        entropies: per action float32 (actors,) per frame, entropies of the policy.
+        values: (B,) float32, predicted returns; NaN without a value head.
+        distributions: per action the distribution of the policy; actions without one are absent.
+        by_hand: per action bool (actors,) per frame, True for choices of a person; empty without a
+            person. Dropped by indexing and concatenation.
+        players: (B,), name of the player of each frame, "" for the agent; empty if it is the agent
+            in every frame. Dropped by indexing and concatenation.
+        numbers: per continuous action float32 (actors, components) per frame, the choices in units
             of the environment.
     """
 
@@ -69,18 +73,18 @@ class Decisions(FrameData):
 
     @staticmethod
     def of(out: NetOutput, batch: EntityBatch) -> "Decisions":
-        """Return the decisions in the output of a network for these frames.
+        """Create the decisions from the output of a network for these frames.
 
         Raises:
-            AgentError: the network does not know an action of numbers.
+            AgentError: the output lacks the distribution of a continuous action.
         """
 
-        def of_frames(rows: Mapping[str, Tensor]) -> dict[str, RaggedTensor]:
+        def per_frame(rows: Mapping[str, Tensor]) -> dict[str, RaggedTensor]:
             actions = batch.actions
             return {name: RaggedTensor(t, actions[name].actors.lengths) for name, t in rows.items()}
 
-        known = out.log_probs.keys() | out.distributions.keys()
-        distributions = {name: out.distribution(name) for name in out.actions if name in known}
+        explicit = out.log_probs.keys() | out.distributions.keys()
+        distributions = {name: out.distribution(name) for name in out.actions if name in explicit}
         numbers = [name for name, action in batch.actions.items() if action.bounds is not None]
         for name in numbers:
             shape = (len(batch.actions[name].actors.values), batch.actions[name].num_draws)
@@ -88,86 +92,86 @@ class Decisions(FrameData):
             if name not in distributions or chosen is None or chosen.shape != shape:
                 got = "none" if chosen is None else f"{chosen.dtype} {tuple(chosen.shape)}"
                 raise AgentError(
-                    f"actions[{name!r}]: expected numbers {shape}, with their distribution in "
-                    f"NetOutput.distributions, such as GaussianNumbers, got {got}"
+                    f"actions[{name!r}]: expected numbers {shape} with a distribution in "
+                    f"NetOutput.distributions, such as SquashedGaussian, got {got}"
                 )
         if (values := out.values.get("value")) is None:
             device = next(iter(batch.features.values())).values.device
             values = torch.full((batch.num_frames,), math.nan, device=device)
         return Decisions(
-            of_frames(out.actions),
-            of_frames(out.logprobs),
-            of_frames(out.entropies),
+            per_frame(out.actions),
+            per_frame(out.logprobs),
+            per_frame(out.entropies),
             values.flatten(),
             distributions,
-            numbers=of_frames(
+            numbers=per_frame(
                 {name: distributions[name].to_env(out.actions[name]) for name in numbers}
             ),
         )
 
     def missing(self, path: Path, like: Any) -> Any:
-        """Return no distribution, if one is not given: then those of all pieces are left out."""
+        """Return None for a missing distribution, so that concatenation drops the action's."""
         return None if path[0] == "distributions" else super().missing(path, like)
 
     @classmethod
-    def cat(cls, pieces: Sequence["Decisions"]) -> "Decisions":
-        """Concatenate the frames of several pieces; one piece stays as it is."""
-        return pieces[0] if len(pieces) == 1 else super().cat(pieces)
+    def cat(cls, parts: Sequence["Decisions"]) -> "Decisions":
+        """Concatenate the frames of several parts; a single part is returned unchanged."""
+        return parts[0] if len(parts) == 1 else super().cat(parts)
 
     def chosen_on_host(self) -> dict[str, Ragged]:
-        """Return the choices in the form that `VecEnv.act` takes."""
+        """Return the choices as NumPy arrays for `VecEnv.act`."""
         return {
             name: Ragged(rows.values.cpu().numpy(), rows.lengths)
             for name, rows in {**self.chosen, **self.numbers}.items()
         }
 
     def parameters_on_host(self, actions: Mapping[str, ActionBatch]) -> dict[str, Ragged]:
-        """Return the parameters of all distributions, as recordings have them.
+        """Return the parameters of all distributions in the layout of recordings.
 
         Args:
-            actions: of these frames.
+            actions: the actions of these frames.
 
         Returns:
             Per action float32 (actors, parameters) per frame, such as the log-probabilities of all
             choices; or (actors * actees,) per frame, row by row.
         """
-        found = {}
+        parameters = {}
         for name, distribution in self.distributions.items():
             rows = distribution.to_rows(actions[name])
-            found[name] = Ragged(rows.values.float().cpu().numpy(), rows.lengths)
-        return found
+            parameters[name] = Ragged(rows.values.float().cpu().numpy(), rows.lengths)
+        return parameters
 
     def shown_on_host(
         self, actions: Mapping[str, ActionBatch], action_space: Mapping[str, ActionSpace]
     ) -> dict[str, Float32Array]:
-        """Return what people see of the distributions of all actors, see `ActionSpace.shown`.
+        """Return the displayed values of the distributions of all actors, see `ActionSpace.shown`.
 
         Args:
-            actions: of these frames.
-            action_space: the actions.
+            actions: the actions of these frames.
+            action_space: action space of the environments.
         """
-        found, chosen = {}, self.chosen_on_host()
+        tables, chosen = {}, self.chosen_on_host()
         for name, rows in self.parameters_on_host(actions).items():
             space = action_space[name]
             mask = actions[name].on_host(space.batch_mask_type)
-            if (shown := space.shown(rows.values, mask, chosen[name].values)) is not None:
-                found[name] = shown
-        return found
+            if (table := space.shown(rows.values, mask, chosen[name].values)) is not None:
+                tables[name] = table
+        return tables
 
 
 class Players(ABC):
-    """Players who act in the frames of B environments, step by step.
+    """Base class of the players that act in B environments.
 
     Attributes:
-        learnt: (L,) int64, the environments whose frames are learnt from, as many in every step;
-            None for all.
+        learnt: (L,) int64, the environments to train on, with the same L in every step; None for
+            all.
     """
 
     learnt: IntArray | None = None
 
     @property
     def network(self) -> PPOAgent | None:
-        """Network of the learner; None if it has none."""
+        """Network of the learner; None without one."""
         return None
 
     @property
@@ -176,12 +180,12 @@ class Players(ABC):
         return NO_RECURRENCE
 
     @property
-    def identifies(self) -> bool:
-        """True if a player needs the numbers of entities, `VecObs.identity`."""
+    def needs_identity(self) -> bool:
+        """True if a player needs the identity of entities, `VecObs.identity`."""
         return False
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
-        """Take the first frames, of new episodes or, if `is_resumed`, of those of a save."""
+        """Start in the first frames of new episodes or, if `is_resumed`, of saved ones."""
         return
 
     @abstractmethod
@@ -190,50 +194,50 @@ class Players(ABC):
 
         Args:
             obs: the frames of all environments.
-            batch: the same on the device.
-            t: a number that earlier steps did not have, of which random choices are a function.
+            batch: the same frames on the device.
+            t: a number that differs in each step, from which random numbers are derived.
         """
 
-    def learnt_from(
+    def select_learnt(
         self, batch: EntityBatch, decisions: Decisions
     ) -> tuple[EntityBatch, Decisions]:
-        """Return those frames of the last step that are learnt from, and the decisions in them.
+        """Select the frames of the last step that are trained on, and their decisions.
 
         Args:
-            batch: all frames of that step.
-            decisions: in all of these.
+            batch: all frames of the last step.
+            decisions: the decisions in all these frames.
         """
         if self.learnt is None:
             return batch, decisions
         return batch.take(self.learnt), decisions.take(self.learnt)
 
-    def learnt_among(self, num_envs: int) -> IntArray:
-        """Return the environments whose frames are learnt from, (L,) int64, of all."""
+    def learnt_envs(self, num_envs: int) -> IntArray:
+        """Return the indices of the environments to train on, (L,) int64."""
         return np.arange(num_envs) if self.learnt is None else self.learnt
 
     @abstractmethod
     def values(self, batch: EntityBatch, environments: IntArray) -> Tensor:
-        """Return the learner's values of frames in which nobody acts, and change nothing.
+        """Return the learner's values of frames without acting in them; no state changes.
 
         Args:
-            batch: n frames, with a past if they are of an earlier step.
-            environments: (n,) int64, their environments.
+            batch: n frames, with a history if they are of an earlier step.
+            environments: (n,) int64, the environment of each frame.
 
         Returns:
             (n,) float.
         """
 
     def after_step(self, obs: VecObs) -> None:
-        """Take the frames after a step: episodes may have ended and begun."""
+        """Record the frames after a step, in which episodes may have ended and begun."""
         return
 
 
 class SeatPlayer(Players):
-    """Player that can choose in some of the frames of a step, in games that begin and end.
+    """Player that acts in a subset of the environments, in games that begin and end.
 
     Attributes:
-        draw_keys: (B,) int64, what random choices of a network are a function of in place of the
-            environment; None for the environment.
+        draw_keys: (B,) int64, keys of the random numbers of each environment; None to use the
+            index of the environment.
     """
 
     draw_keys: IntArray | None = None
@@ -248,16 +252,16 @@ class SeatPlayer(Players):
 
         Args:
             obs: the frames of all environments.
-            batch: those of `environments`, on the device.
+            batch: the frames of `environments`, on the device.
             environments: (n,) int64, in any order.
-            t: a number that earlier steps did not have.
+            t: a number that differs in each step.
         """
 
-    def begin_memory(self, padding: BoolArray) -> None:
-        """Remember nothing in any environment.
+    def reset_memory(self, padding: BoolArray) -> None:
+        """Reset the recurrent state in all environments.
 
         Args:
-            padding: (B,) bool, those whose current frame is between two episodes.
+            padding: (B,) bool, True where the current frame is between two episodes.
         """
         return
 
@@ -266,7 +270,7 @@ class SeatPlayer(Players):
 
         Args:
             environments: (n,) int64.
-            games: (n,) int64, the number of the game in each.
+            games: (n,) int64, number of the game in each.
         """
         return
 
@@ -276,16 +280,16 @@ class AgentPlayer(SeatPlayer):
 
     Args:
         agent: the network; it is not changed.
-        seed: seed of the choices, which are a function of it, the environment, `t` and the frame;
+        seed: seed of the samples, which are a function of it, the environment, `t` and the frame;
             None to take the most probable choices.
-        lanes: threads; the result does not depend on their number.
-        learning: True if the frames are learnt from, which takes more memory than acting.
+        threads: thread pool; the result does not depend on the number of threads.
+        learning: True if the frames are trained on, which takes more memory than acting.
         spans: timers of the recurrent state.
-        shards: groups of the environments of a run, each of which has forward passes of its own.
+        shards: groups of the environments of a run, each with separate forward passes.
 
     Attributes:
-        restore_memory: fills the recurrent state of a player that goes on by a save, and forgets
-            the save if it gets `NO_RECURRENCE`; None without a save.
+        restore_memory: restores the recurrent state from a save, or drops the saved state if
+            called with `NO_RECURRENCE`; None without a save.
     """
 
     restore_memory: Callable[[Recurrence], None] | None = None
@@ -294,12 +298,12 @@ class AgentPlayer(SeatPlayer):
         self,
         agent: PPOAgent,
         seed: int | None,
-        lanes: Lanes = ONE_LANE,
+        threads: ThreadPool = SINGLE_THREAD,
         learning: bool = False,
         spans: Spans = OFF,
         shards: Shards = UNCUT,
     ) -> None:
-        self.agent, self.seed, self.lanes, self.learning = agent, seed, lanes, learning
+        self.agent, self.seed, self.threads, self.learning = agent, seed, threads, learning
         self.spans, self.shards = spans, shards
         self._memory = NO_RECURRENCE
 
@@ -314,26 +318,26 @@ class AgentPlayer(SeatPlayer):
         return self._memory
 
     @property
-    def identifies(self) -> bool:
-        """True if the agent remembers entities."""
+    def needs_identity(self) -> bool:
+        """True if the agent has memory of entities."""
         return bool(tracked_types(self.agent))
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
-        """Remember nothing, or what the save remembers."""
-        self.begin_memory(obs.is_padding)
+        """Reset the recurrent state, or restore it from a save."""
+        self.reset_memory(obs.is_padding)
         if self.restore_memory is not None:
             self.restore_memory(self._memory if is_resumed else NO_RECURRENCE)
 
-    def begin_memory(self, padding: BoolArray) -> None:
-        """Remember nothing in any environment."""
+    def reset_memory(self, padding: BoolArray) -> None:
+        """Reset the recurrent state in all environments."""
         self._memory = recurrence_of(self.agent, padding, self.spans)
 
-    def take_memory(self, memory: Recurrence) -> None:
-        """Go on with the memory of another player of the same agent."""
+    def set_memory(self, memory: Recurrence) -> None:
+        """Set the recurrent state to that of another player of the same agent."""
         self._memory = memory
 
     def after_step(self, obs: VecObs) -> None:
-        """Take the rewards, and forget episodes that ended once the next one is acted in."""
+        """Record the rewards and episode ends of a step in the recurrent state."""
         self._memory.after_step(obs)
 
     def act_in(self, obs: VecObs, batch: EntityBatch, environments: IntArray, t: int) -> Decisions:
@@ -344,115 +348,117 @@ class AgentPlayer(SeatPlayer):
         """Choose the actions in frames of some environments.
 
         Raises:
-            InvalidObservation: a frame has too many entities; the message names the environment.
+            InvalidObservation: a frame has too many entities; the message names its environment.
         """
         agent, seed = self.agent, self.seed
         batch, attached = self._memory.attach(batch, environments, acts=True)
-        of_run = self._of_run(environments)
-        check_frame_memory(agent, batch, of_run, learning=self.learning)
-        keys = self.keys_of_draws(environments)
+        global_envs = self._global_index(environments)
+        check_frame_memory(agent, batch, global_envs, learning=self.learning)
+        keys = self.sampling_keys(environments)
 
-        def of_piece(some: EntityBatch, piece: slice) -> tuple[Decisions, list[Tensor | None]]:
-            out = agent(some, uniforms=_draws(some.actions, seed, keys[piece], t))
-            return Decisions.of(out, some), [out.memory, out.memory_of_values]
+        def forward(frames: EntityBatch, part: slice) -> tuple[Decisions, list[Tensor | None]]:
+            out = agent(frames, uniforms=_draws(frames.actions, seed, keys[part], t))
+            return Decisions.of(out, frames), [out.memory, out.memory_of_values]
 
-        pieces = in_pieces(agent, batch, of_piece, self.lanes, self.shards.runs(environments))
-        self._memory.advance(attached, cat_states([states for _, states in pieces]))
-        return Decisions.cat([decisions for decisions, _ in pieces])
+        results = map_microbatches(
+            agent, batch, forward, self.threads, self.shards.runs(environments)
+        )
+        self._memory.advance(attached, cat_states([states for _, states in results]))
+        return Decisions.cat([decisions for decisions, _ in results])
 
     def values(self, batch: EntityBatch, environments: IntArray) -> Tensor:
         """Return the values of frames."""
         if batch.past is None:
             batch, _ = self._memory.attach(batch, environments, acts=False)
-        check_frame_memory(self.agent, batch, self._of_run(environments), learning=False)
+        check_frame_memory(self.agent, batch, self._global_index(environments), learning=False)
 
-        def of_piece(some: EntityBatch, piece: slice) -> Tensor:
-            return self.agent.values(some)["value"].flatten()
+        def forward(frames: EntityBatch, part: slice) -> Tensor:
+            return self.agent.values(frames)["value"].flatten()
 
         groups = self.shards.runs(environments)
-        return torch.cat(in_pieces(self.agent, batch, of_piece, self.lanes, groups))
+        return torch.cat(map_microbatches(self.agent, batch, forward, self.threads, groups))
 
-    def keys_of_draws(self, environments: IntArray) -> IntArray:
-        """Return what the random choices in some environments are a function of, (n,) int64."""
-        of_run = self._of_run(environments)
-        return of_run if self.draw_keys is None else self.draw_keys[environments]
+    def sampling_keys(self, environments: IntArray) -> IntArray:
+        """Return the keys of the random numbers in some environments, (n,) int64."""
+        global_envs = self._global_index(environments)
+        return global_envs if self.draw_keys is None else self.draw_keys[environments]
 
-    def _of_run(self, environments: IntArray) -> IntArray:
-        """Return the numbers of environments of this process among all of the run."""
+    def _global_index(self, environments: IntArray) -> IntArray:
+        """Convert indices of environments of this process to indices among all of the run."""
         return environments + self.shards.columns.start
 
 
 def _draws(
     actions: Mapping[ActionName, ActionBatch], seed: int | None, keys: IntArray, t: int
 ) -> dict[ActionName, Tensor] | None:
-    """Return random numbers to sample with; None for the most probable choices."""
+    """Return random numbers to sample actions with; None for the most probable choices."""
     return None if seed is None else draw_uniforms(actions, seed, keys, t)
 
 
 T = TypeVar("T")
 
 LEAST_COST = 2**19
-"""Minimal cost of a piece, counting one entity a frame: 512 frames at d_model 32. A smaller forward
+"""Minimal cost of a microbatch at one entity a frame: 512 frames at d_model 32. A smaller forward
 pass costs nearly as much as this one."""
-MOST_FRAMES = 1024
-"""Maximal number of frames of a piece, unless that costs less than `LEAST_COST`, so that its
+MAX_FRAMES = 1024
+"""Maximal number of frames of a microbatch, unless that costs less than `LEAST_COST`, so that its
 activations stay in the cache."""
 
 
-def in_pieces(
+def map_microbatches(
     agent: PPOAgent,
     batch: EntityBatch,
-    of_piece: Callable[[EntityBatch, slice], T],
-    lanes: Lanes,
+    function: Callable[[EntityBatch, slice], T],
+    threads: ThreadPool,
     groups: Sequence[slice] | None = None,
 ) -> list[T]:
-    """Apply a function to consecutive pieces of a batch, and return the results in order.
+    """Apply a function to consecutive microbatches of a batch, and return the results in order.
 
     Args:
-        agent: the network that the function calls, by which the batch is cut.
+        agent: the network that the function calls, which determines the microbatches.
         batch: B frames.
-        of_piece: takes the frames of a piece, and the slice that they are of the B frames.
-        lanes: threads; the result does not depend on their number.
-        groups: consecutive frames, of which a piece has those of one; None for one of all.
+        function: (frames of a microbatch, their slice of the B frames) -> result.
+        threads: thread pool; the result does not depend on the number of threads.
+        groups: slices of the B frames that microbatches must not cross; None for a single one.
     """
-    pieces = pieces_of(agent, batch, groups)
-    if len(pieces) == 1:  # cutting would cost as much as a tenth of a small forward pass
-        return [of_piece(batch, pieces[0])]
+    slices = microbatch_slices(agent, batch, groups)
+    if len(slices) == 1:  # cutting would cost as much as a tenth of a small forward pass
+        return [function(batch, slices[0])]
     cost = cost_of_entity(agent)
-    if cost is not None and len(consecutive(batch.num_frames, cost)) == 1:
-        lanes = ONE_LANE  # passes to threads would take longer than the pieces
+    if cost is not None and len(equal_slices(batch.num_frames, cost)) == 1:
+        threads = SINGLE_THREAD  # dispatch to threads would take longer than the microbatches
     results: list[T] = []
-    lanes.run([partial(of_piece, batch.slice(piece), piece) for piece in pieces], results.append)
+    threads.run([partial(function, batch.slice(part), part) for part in slices], results.append)
     return results
 
 
-def pieces_of(
+def microbatch_slices(
     agent: PPOAgent, batch: EntityBatch, groups: Sequence[slice] | None = None
 ) -> list[slice]:
-    """Cut frames into the pieces of forward passes, a function of the network and the frames."""
-    pieces = [*(groups or [slice(0, batch.num_frames)])]
+    """Split frames into microbatches; the result depends on the network and the frames only."""
+    slices = [*(groups or [slice(0, batch.num_frames)])]
     if (cost := cost_of_entity(agent)) is not None:
-        pieces = [
-            slice(group.start + piece.start, group.start + piece.stop)
-            for group in pieces
-            for piece in consecutive(group.stop - group.start, cost)
+        slices = [
+            slice(group.start + part.start, group.start + part.stop)
+            for group in slices
+            for part in equal_slices(group.stop - group.start, cost)
         ]
     if rogue_nets(agent):
-        pieces = within_memory(pieces, rows_of_frames(agent, batch))
-    return pieces
+        slices = split_within_memory(slices, rows_of_frames(agent, batch))
+    return slices
 
 
-def consecutive(num_frames: int, cost_of_entity: int) -> list[slice]:
-    """Cut frames into pieces of nearly equal size; their number is 1 or even.
+def equal_slices(num_frames: int, cost_of_entity: int) -> list[slice]:
+    """Split frames into slices of nearly equal size; their number is 1 or even.
 
-    The pieces are a function of the arguments alone, so that results do not depend on the machine.
+    The slices depend on the arguments only, so that results do not depend on the machine.
 
     Args:
         num_frames: number of frames.
-        cost_of_entity: see `lanes.py`.
+        cost_of_entity: see `cost_of_entity` in `execution.py`.
     """
-    worth = num_frames * cost_of_entity // (2 * LEAST_COST)  # maximal number of pairs of pieces
-    count = 2 * min(worth, -(-num_frames // (2 * MOST_FRAMES))) or 1
+    worth = num_frames * cost_of_entity // (2 * LEAST_COST)  # maximal number of pairs of slices
+    count = 2 * min(worth, -(-num_frames // (2 * MAX_FRAMES))) or 1
     ends = [num_frames * i // count for i in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
@@ -460,24 +466,24 @@ def consecutive(num_frames: int, cost_of_entity: int) -> list[slice]:
 def draw_uniforms(
     actions: Mapping[str, ActionBatch], seed: int, env: IntArray, frame: int
 ) -> dict[str, Tensor]:
-    """Draw the random numbers to sample actions with; a function of the arguments alone.
+    """Draw the random numbers to sample actions with; they depend on the arguments only.
 
     Args:
         actions: the actors of B frames.
         seed: seed of the run and the purpose.
         env: (B,) int64, the index of the environment of each frame.
-        frame: a number that earlier frames of the environments did not have.
+        frame: a number that differs in each frame of an environment.
 
     Returns:
-        Per action (actors,) float32 in [0, 1); (actors, num_draws) where a choice takes several.
+        Per action (actors,) float32 in [0, 1); (actors, num_draws) if a choice takes several.
     """
     draws = {}
     for name, action in actions.items():
         keys, lengths = (seed, frame, key_of(name)), action.actors.lengths
         drawn = backend.draw_uniforms(keys, env, lengths)
         if action.num_draws > 1:
-            further = range(1, action.num_draws)
-            others = [backend.draw_uniforms((*keys, k), env, lengths) for k in further]
-            drawn = torch.stack([drawn, *others], dim=1)
+            extra = range(1, action.num_draws)
+            further_draws = [backend.draw_uniforms((*keys, k), env, lengths) for k in extra]
+            drawn = torch.stack([drawn, *further_draws], dim=1)
         draws[name] = drawn.to(action.actors.values.device, non_blocking=True)
     return draws

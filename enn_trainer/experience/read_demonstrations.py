@@ -1,4 +1,4 @@
-"""`Reading`: recordings as `Demonstrations`, and checks that they fit the environment."""
+"""`RecordingReader`: converts recordings to `Demonstrations`, with checks of their content."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,39 +16,40 @@ from torch import Tensor
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.config.train_config import SEQ_LEN, Who
 from enn_trainer.experience.demonstrations import Demonstrations
-from enn_trainer.experience.memories import past_of_recorded, remembering_of
+from enn_trainer.experience.memories import memory_specs, recorded_past
 from entity_env.actions import EntityName, chains
 from entity_env.arrays import Float32Array, IntArray
 from entity_env.errors import LONG, did_you_mean, short_repr
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Episode, Recording
-from entity_env.recording.recording_format import Decisions, RecordingError
+from entity_env.recording.recording_format import RecordedFrames, RecordingError
 from entity_env.spaces import ActionName, ObsSpace
 from rogue_net.actions.distributions import ActionDistribution
 from rogue_net.actions.heads import HEADS
-from rogue_net.actions.parts import of_all
+from rogue_net.actions.parts import conditional_distribution
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
 from rogue_net.wiring import adapt_batch
 
-_MADE_TENSORS_AT = 4096  # frames converted at a time, to bound the memory of copies
-_IDENTITY_FIX = "record a run that remembers, or call track() before the first reset"
+_CONVERT_FRAMES = 4096  # frames converted at a time, to bound the memory of copies
+_IDENTITY_FIX = "record a run with net.memory, or call track() before the first reset"
 
 
 @dataclass(frozen=True)
-class Reading:
+class RecordingReader:
     """Reader that converts recordings to tensors.
 
     Attributes:
         obs_space: observation space of the network, for the order of types and features.
         gamma: discount factor of the returns.
         device: device of the tensors.
-        teacher_for: the setting that needs the probabilities of all choices; None without one.
-        max_frames: approximate limit of frames of all recordings together; None for no limit.
-        who: "hand" to leave out the choices that an agent made, where a recording says who chose.
-        player: name of the player whose frames are read, "" for the agent.
-        agent: the network; if it remembers something, frames are read as sequences, with choices
-            and frames of others, which memory sees too.
-        seq_len: frames of a sequence at most.
+        teacher_for: name of the setting that needs the probabilities of all choices; None if none
+            does.
+        max_frames: approximate limit of the total number of frames; None for no limit.
+        who: "hand" to leave out choices of an agent, in recordings that mark choices of a person.
+        player: name of the player to read frames of, "" for the agent.
+        agent: the network; if it has memory, frames are read as sequences, which include the
+            choices and frames of other players as input of the memory.
+        seq_len: maximal number of frames of a sequence.
     """
 
     obs_space: ObsSpace
@@ -64,7 +65,7 @@ class Reading:
     @property
     def is_sequential(self) -> bool:
         """True if frames are read as sequences."""
-        return self.agent is not None and any(remembering_of(self.agent))
+        return self.agent is not None and any(memory_specs(self.agent))
 
     def read(self, recordings: Mapping[Path, Recording]) -> Demonstrations | None:
         """Read all frames, episode after episode, or return None if there are none.
@@ -77,66 +78,69 @@ class Reading:
             for path, recording in recordings.items():
                 if recording.subsample > 1 or recording.num_envs is None:
                     raise ConfigError(
-                        f"net.memory: expected a recording of all frames, of which memory learns, "
-                        f"got {path}, which was sub-sampled; leave memory out, or take another"
+                        f"net.memory: expected a recording of all frames, as memory needs, got "
+                        f"{path}, which was sub-sampled; leave net.memory out, or record all frames"
                     )
         limit = None if self.max_frames is None else max(1, self.max_frames // len(recordings))
-        pieces = [
-            piece
+        parts = [
+            part
             for path, recording in recordings.items()
-            for piece in self._pieces(path, recording, limit)
+            for part in self._read_parts(path, recording, limit)
         ]
-        return Demonstrations.cat(pieces) if pieces else None
+        return Demonstrations.cat(parts) if parts else None
 
-    def _pieces(
+    def _read_parts(
         self, path: Path, recording: Recording, limit: int | None
     ) -> Iterable[Demonstrations]:
         waiting: list[Episode] = []
-        total = since = 0
+        num_read = num_waiting = 0
         for episode in recording.episodes():
-            if limit is not None and total >= limit:
+            if limit is not None and num_read >= limit:
                 break
-            own = frames_of(self.player, episode)
-            num_frames = len(own.decisions)
+            player_frames = frames_of(self.player, episode)
+            num_frames = len(player_frames.decisions)
             if num_frames:
-                episode = episode if self.is_sequential else own
+                episode = episode if self.is_sequential else player_frames
                 waiting.append(episode)
-            total, since = total + num_frames, since + num_frames
-            if since >= _MADE_TENSORS_AT:
+            num_read, num_waiting = num_read + num_frames, num_waiting + num_frames
+            if num_waiting >= _CONVERT_FRAMES:
                 yield self._tensors(path, recording, waiting)
-                waiting, since = [], 0
+                waiting, num_waiting = [], 0
         if waiting:
             yield self._tensors(path, recording, waiting)
 
     def _tensors(
         self, path: Path, recording: Recording, episodes: Sequence[Episode]
     ) -> Demonstrations:
-        # Returns, choices, those to imitate, and the probabilities of a teacher for them.
+        # Returns, choices, which of them to imitate, and the probabilities of a teacher.
         frames = _RecordedFrames(self, path, recording, episodes)
         returns, endings = frames.returns()
         actions = frames.actions()
         learnt = frames.learnt()
         teacher = {} if self.teacher_for is None else frames.teacher(learnt, self.teacher_for)
 
-        # Without the other choices, unless memory or dependent actions see them.
+        # Drop choices that are not imitated, unless memory or dependent actions need them.
         batch, spaces = frames.batch, recording.action_space
         if not (self.is_sequential or any(space.after for space in spaces.values())):
-            acting = {}
+            learnt_actions = {}
             for name, mask in frames.decisions.obs.action_masks.items():
-                kept = learnt[name].values.cpu().numpy()
-                acting[name] = ActionBatch.of(mask.keep(kept), self.device)
-                actions[name], learnt[name] = actions[name].keep(kept), learnt[name].keep(kept)
+                is_learnt = learnt[name].values.cpu().numpy()
+                learnt_actions[name] = ActionBatch.of(mask.keep(is_learnt), self.device)
+                actions[name], learnt[name] = (
+                    actions[name].keep(is_learnt),
+                    learnt[name].keep(is_learnt),
+                )
                 if name in teacher:
-                    of_rows = np.repeat(kept, spaces[name].num_parameters(mask))
-                    teacher[name] = teacher[name].keep(of_rows)
-            batch = replace(batch, actions=acting)
+                    row_mask = np.repeat(is_learnt, spaces[name].num_parameters(mask))
+                    teacher[name] = teacher[name].keep(row_mask)
+            batch = replace(batch, actions=learnt_actions)
 
-        # In the order of the network's space, and with what memory sees.
+        # Order features like the network, and add the history.
         batch = adapt_batch(batch, recording.obs_space, self.obs_space)
         lengths, past = np.ones(len(returns), np.int64), None
         if self.is_sequential:
             lengths, reward = self._sequences(path, episodes)
-            past = past_of_recorded(self.agent, batch, lengths, reward)
+            past = recorded_past(self.agent, batch, lengths, reward)
         return Demonstrations(
             replace(batch, past=past, identity={}),
             actions,
@@ -148,7 +152,7 @@ class Reading:
         )
 
     def _sequences(self, path: Path, episodes: Sequence[Episode]) -> tuple[IntArray, Float32Array]:
-        """Return the lengths of the sequences of episodes, and the reward before each frame.
+        """Return the lengths of the sequences of episodes, and the reward of the previous step.
 
         Raises:
             RecordingError: an episode lacks frames.
@@ -158,8 +162,8 @@ class Reading:
             num_frames = len(episode.steps)
             if (np.diff(episode.steps) != 1).any():
                 raise RecordingError(
-                    f"{path}: episode {episode.number}: expected all its frames, of which memory "
-                    f"learns, got steps {short_repr(episode.steps.tolist())}"
+                    f"{path}: episode {episode.number}: expected all its frames, as memory needs, "
+                    f"got steps {short_repr(episode.steps.tolist())}"
                 )
             starts = np.arange(0, num_frames, self.seq_len)
             lengths.append(np.diff(starts, append=num_frames))
@@ -168,7 +172,7 @@ class Reading:
 
 
 class _RecordedFrames:
-    """Frames of episodes, which are checked and converted field by field.
+    """Frames of episodes; the methods check and convert one field each.
 
     Args:
         reading: the reader.
@@ -178,24 +182,28 @@ class _RecordedFrames:
     """
 
     def __init__(
-        self, reading: Reading, path: Path, recording: Recording, episodes: Sequence[Episode]
+        self,
+        reading: RecordingReader,
+        path: Path,
+        recording: Recording,
+        episodes: Sequence[Episode],
     ) -> None:
         self.reading, self.path, self.episodes = reading, path, episodes
         self.spaces = recording.action_space
-        decisions = Decisions.cat([episode.decisions for episode in episodes])
+        decisions = RecordedFrames.cat([episode.decisions for episode in episodes])
         actions = {}
         for name, space in self.spaces.items():
-            nothing = np.zeros((0, *space.choice_columns), space.choice_dtype)
-            actions[name] = decisions.actions.get(name, Ragged.empty(nothing, len(decisions)))
+            no_choices = np.zeros((0, *space.choice_columns), space.choice_dtype)
+            actions[name] = decisions.actions.get(name, Ragged.empty(no_choices, len(decisions)))
         self.decisions = replace(decisions, actions=actions)
         self.is_read = decisions.player == reading.player
         self.batch = EntityBatch.of(decisions.obs, reading.device)
 
     def returns(self) -> tuple[Float32Array, Counter[str]]:
-        """Compute the returns of the player, (F,) float32, and count endings of unknown ones.
+        """Compute the returns of the player, (F,) float32, and count endings of unknown returns.
 
         Raises:
-            RecordingError: there are no rewards of some steps.
+            RecordingError: rewards of some steps are missing.
         """
         for episode in self.episodes:
             last, num_rewards = int(episode.steps.max(initial=-1)), len(episode.rewards)
@@ -206,14 +214,14 @@ class _RecordedFrames:
                 )
         returns = np.concatenate([returns_of(one, self.reading.gamma) for one in self.episodes])
         returns[~self.is_read] = np.nan
-        ending = self._of_frames([episode.ending for episode in self.episodes])
+        ending = self._repeat_per_frame([episode.ending for episode in self.episodes])
         return returns, Counter(ending[self.is_read & np.isnan(returns)].tolist())
 
     def actions(self) -> dict[ActionName, RaggedTensor]:
-        """Return the choices, continuous ones as they were drawn.
+        """Return the choices; of continuous actions the samples of the policy.
 
         Raises:
-            RecordingError: they do not match the actors, do not exist, or are not allowed.
+            RecordingError: choices do not match the actors, do not exist, or are illegal.
         """
         for name in chains.parents_first(self.spaces):
             self._check_choices(name)
@@ -223,16 +231,16 @@ class _RecordedFrames:
         for name, space in self.spaces.items():
             if space.components:
                 uniform = partial(HEADS[type(space)].uniform, space)
-                distribution = of_all(name, self.batch.actions, values, uniform)
-                drawn = self._as_drawn(name, distribution, values[name])
+                distribution = conditional_distribution(name, self.batch.actions, values, uniform)
+                drawn = self._invert_numbers(name, distribution, values[name])
                 chosen[name] = RaggedTensor(drawn, chosen[name].lengths)
         return chosen
 
     def learnt(self) -> dict[ActionName, RaggedTensor]:
-        """Return the actors to imitate, bool (actors,) per frame of each action."""
+        """Return a mask of the choices to imitate, bool (actors,) per frame of each action."""
         learnt = {}
         for name, rows in self.decisions.actions.items():
-            flags = np.repeat(self.is_read, rows.lengths) & chains.is_taken(rows.values)
+            flags = np.repeat(self.is_read, rows.lengths) & chains.has_choice(rows.values)
             if self.reading.who == "hand":
                 flags &= self.decisions.is_by_hand(name, unknown=True)
             learnt[name] = RaggedTensor.of(Ragged(flags, rows.lengths), self.reading.device)
@@ -244,11 +252,11 @@ class _RecordedFrames:
         """Return the recorded parameters of distributions, actor after actor.
 
         Args:
-            learnt: the actors to imitate; the others get 0.
+            learnt: mask of the choices to imitate; the parameters of others are 0.
             setting: name of the setting that needs the parameters.
 
         Raises:
-            ConfigError: they were not recorded.
+            ConfigError: the parameters were not recorded.
         """
         num_frames, teacher = len(self.decisions), {}
         for name, space in self.spaces.items():
@@ -262,7 +270,7 @@ class _RecordedFrames:
             if not np.array_equal(lengths, expected):
                 raise ConfigError(
                     f"{setting}: expected a recording with the logits of all choices, "
-                    f"{expected.sum()} of {where}, got {lengths.sum()}; record them, or take the "
+                    f"{expected.sum()} of {where}, got {lengths.sum()}; record them, or use the "
                     "loss cross_entropy"
                 )
             rows = logits.values.reshape(-1).astype(np.float32)
@@ -271,9 +279,9 @@ class _RecordedFrames:
                 has_density = (np.isfinite(mean) & (log_std > -np.inf)).all(axis=1)
                 if missing := int((imitated & ~has_density).sum()):
                     raise ConfigError(
-                        f"{setting}: expected a recording with distributions of all numbers, got "
-                        f"none of {missing} choices of {where}, as of those of bots; take the loss "
-                        "cross_entropy"
+                        f"{setting}: expected a recording with the distributions of continuous "
+                        f"actions, got none for {missing} choices of {where}, as bots have none; "
+                        "use the loss cross_entropy"
                     )
             rows[~np.repeat(imitated, counts)] = 0
             teacher[name] = RaggedTensor.of(Ragged(rows, lengths), self.reading.device)
@@ -287,28 +295,30 @@ class _RecordedFrames:
                 f"{where}: expected a choice of each of {lengths.sum()} actors, got "
                 f"{chosen.lengths.sum()}"
             )
-        values, taken = chosen.values, np.ones(len(chosen.values), np.bool_)
+        values, is_active = chosen.values, np.ones(len(chosen.values), np.bool_)
         if mask.after is not None:
-            mask, taken = chains.narrowed(mask, self.decisions.actions[mask.after.action])
-        wrong = np.flatnonzero(~taken & chains.is_taken(values))
-        expected = "no choice after another one before"
-        illegal = None if len(wrong) else self.spaces[name].illegal_choice(values[taken], mask)
+            mask, is_active = chains.mask_given_parent(
+                mask, self.decisions.actions[mask.after.action]
+            )
+        wrong = np.flatnonzero(~is_active & chains.has_choice(values))
+        expected = "no choice of an actor that is inactive after its parent action"
+        illegal = None if len(wrong) else self.spaces[name].illegal_choice(values[is_active], mask)
         if illegal is not None:
-            wrong, expected = np.flatnonzero(taken)[[illegal[0]]], "a choice that is allowed"
+            wrong, expected = np.flatnonzero(is_active)[[illegal[0]]], "a choice that is allowed"
         if len(wrong):
             row = int(wrong[0])
             frame = np.repeat(np.arange(len(lengths)), lengths)[row]
             step = np.concatenate([episode.steps for episode in self.episodes])[frame]
-            number = self._of_frames([episode.number for episode in self.episodes])[frame]
+            number = self._repeat_per_frame([episode.number for episode in self.episodes])[frame]
             raise RecordingError(
                 f"{where}: expected {expected}, got {short_repr(values[row].tolist())} in step "
                 f"{step} of episode {number}"
             )
 
-    def _as_drawn(
+    def _invert_numbers(
         self, name: ActionName, distribution: ActionDistribution, executed: Tensor
     ) -> Tensor:
-        """Return continuous actions as they were drawn; inverted where this is not recorded."""
+        """Return the samples of continuous actions; inverted from the choices if not recorded."""
         drawn = distribution.from_env(executed)
         recorded = self.decisions.drawn.get(name)
         if recorded is None or not recorded.items():
@@ -324,52 +334,52 @@ class _RecordedFrames:
         wrong = is_recorded & ~same
         if wrong.any():
             raise RecordingError(
-                f"{self.path}: action {name!r}: drawn: expected what "
-                f"{float(executed[wrong][0]):g} was drawn as, got {float(drawn[wrong][0]):g}"
+                f"{self.path}: action {name!r}: drawn: expected the sample of "
+                f"{float(executed[wrong][0]):g}, got {float(drawn[wrong][0]):g}"
             )
         return drawn
 
-    def _of_frames(self, values: Sequence[Any]) -> npt.NDArray[Any]:
-        """Return the value of each frame's episode."""
+    def _repeat_per_frame(self, values: Sequence[Any]) -> npt.NDArray[Any]:
+        """Repeat the value of each episode for all its frames."""
         return np.repeat(values, [len(episode.steps) for episode in self.episodes])
 
 
 def frames_of(player: str, episode: Episode) -> Episode:
-    """Return an episode with the frames of one player alone, and the rewards of all its steps."""
-    own = np.flatnonzero(episode.decisions.player == player)
-    if len(own) == len(episode.decisions):
+    """Return an episode with the frames of one player, and the rewards of all its steps."""
+    indices = np.flatnonzero(episode.decisions.player == player)
+    if len(indices) == len(episode.decisions):
         return episode
-    return replace(episode, decisions=episode.decisions.take(own), steps=episode.steps[own])
+    return replace(episode, decisions=episode.decisions.take(indices), steps=episode.steps[indices])
 
 
 def check_player(player: str, recordings: Iterable[Recording], setting: str) -> None:
     """Raise if recordings have frames, but none of a player.
 
     Args:
-        player: the name, "" for the agent.
-        recordings: the recordings, which are read.
+        player: name of the player, "" for the agent.
+        recordings: the recordings, which are read to the end.
         setting: name of the setting, for messages.
 
     Raises:
-        ConfigError: the message lists the players.
+        ConfigError: no frame is of the player; the message lists the players.
     """
-    known = {name for r in recordings for step in r.steps() for name in step.decisions.player}
-    if known and player not in known:
+    players = {name for r in recordings for step in r.steps() for name in step.decisions.player}
+    if players and player not in players:
         raise ConfigError(
             f'{setting}: expected a player of the recording, "" for the agent, among '
-            f"{short_repr(sorted(known), LONG)}, got {short_repr(player)}"
-            f"{did_you_mean(player, known)}"
+            f"{short_repr(sorted(players), LONG)}, got {short_repr(player)}"
+            f"{did_you_mean(player, players)}"
         )
 
 
 def returns_of(episode: Episode, gamma: float) -> Float32Array:
     """Compute the discounted return from each frame of an episode.
 
-    It is known only if the episode terminated, as the rest of a truncated or unfinished episode is
-    not in the file.
+    Only terminated episodes have returns, as the rest of a truncated or unfinished episode is not
+    in the file.
 
     Returns:
-        (K,) float32 for the K frames that were kept; NaN where it is not known.
+        (K,) float32 for the K recorded frames; NaN if unknown.
     """
     # G_t = r_t + gamma * G_{t+1}
     if episode.ending != "terminated":
@@ -380,36 +390,36 @@ def returns_of(episode: Episode, gamma: float) -> Float32Array:
     return returns
 
 
-def check_recorded_ids(agent: Any, shown: Demonstrations, field: str) -> list[str]:
-    """Return lines about the entities that are to be remembered and have no identity.
+def check_recorded_ids(agent: Any, demonstrations: Demonstrations, field: str) -> list[str]:
+    """Return warnings about recorded entities that get no memory, as they have no identity.
 
     Args:
         agent: the network.
-        shown: what was read for it.
+        demonstrations: the frames that were read for it.
         field: name of the setting or argument with the recording.
 
     Raises:
-        ConfigError: nothing is remembered but entities, and none has an identity.
+        ConfigError: the network has memory of entities only, and none has an identity.
     """
-    past, lines = shown.batch.past, dict[str, None]()
-    pasts = (None, None) if past is None else (past, past.of_values)
-    for remembering, of_net in zip(remembering_of(agent), pasts, strict=True):
-        if remembering is None or of_net is None:
+    past, lines = demonstrations.batch.past, dict[str, None]()
+    pasts = (None, None) if past is None else (past, past.value_past)
+    for spec, net_past in zip(memory_specs(agent), pasts, strict=True):
+        if spec is None or net_past is None:
             continue
-        known, seen = Counter(of_net.kind.values.tolist()), Counter[EntityName]()
-        for name in remembering.types:
-            is_seen = shown.batch.visibility(name).values
-            seen[name] = len(is_seen) if remembering.sees_hidden else int(is_seen.sum())
-        if not remembering.frame and seen.total() and not known.total():
+        num_known, num_seen = Counter(net_past.kind.values.tolist()), Counter[EntityName]()
+        for name in spec.types:
+            visible = demonstrations.batch.visibility(name).values
+            num_seen[name] = len(visible) if spec.sees_hidden else int(visible.sum())
+        if not spec.frame and num_seen.total() and not num_known.total():
             raise ConfigError(
-                f"{field}: expected a recording in which entities have identity, for "
-                f'net.memory.of="entity", got one without; {_IDENTITY_FIX}, or remember the frame '
-                '(of="frame")'
+                f"{field}: expected a recording with the identity of entities, for "
+                f'net.memory.of="entity", got one without; {_IDENTITY_FIX}, or use '
+                'net.memory.of="frame"'
             )
-        for kind, name in enumerate(remembering.types, 1):
-            if missing := seen[name] - known[kind]:
+        for kind, name in enumerate(spec.types, 1):
+            if missing := num_seen[name] - num_known[kind]:
                 lines[
-                    f"{field}: {missing} of {seen[name]} entities of {name} have no identity, so "
-                    f"memory of them learns nothing there; {_IDENTITY_FIX}"
+                    f"{field}: {missing} of {num_seen[name]} entities of {name} have no identity "
+                    f"and get no memory; {_IDENTITY_FIX}"
                 ] = None
     return [*lines]

@@ -12,7 +12,7 @@ from enn_trainer.experience import players
 from enn_trainer.runtime.start_folder import absolute, located
 from entity_env.ragged import Ragged
 from entity_env.recording.record import RecordingWriter
-from entity_env.recording.recording_format import Decisions
+from entity_env.recording.recording_format import RecordedFrames
 from entity_env.seeding import derive_seed
 from entity_env.vec.variation import RunningArguments
 from entity_env.vec.vec_env import VecEnv, VecObs
@@ -20,12 +20,12 @@ from rogue_net.ragged import EntityBatch
 
 
 class Recorder(RecordingWriter):
-    """Watcher of a collector that writes each step to a file."""
+    """Watcher that writes each step of a collector to a file."""
 
     def before_step(
         self, obs: VecObs, batch: EntityBatch, decisions: players.Decisions, run_step: int | None
     ) -> None:
-        """Keep the frames, with choices, probabilities and values, until the step is taken."""
+        """Store the frames, choices, probabilities and values until the step is complete."""
         logits = {}
         if self.keep_logits:
             for name, action in batch.actions.items():
@@ -41,7 +41,7 @@ class Recorder(RecordingWriter):
             name: Ragged(decisions.chosen[name].values.cpu().numpy(), rows.lengths)
             for name, rows in decisions.numbers.items()
         }
-        kept = Decisions(
+        record = RecordedFrames(
             obs,
             decisions.chosen_on_host(),
             probs,
@@ -51,8 +51,8 @@ class Recorder(RecordingWriter):
             drawn=drawn,
         )
         if decisions.players:
-            kept = replace(kept, player=np.array(decisions.players, dtype=object))
-        self.keep(kept, run_step)
+            record = replace(record, player=np.array(decisions.players, dtype=object))
+        self.keep(record, run_step)
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Capture:
     """Settings of one recording.
 
     Attributes:
-        field: the setting that switches it on.
+        field: name of the setting that enables it.
         path: the file.
-        logits: True to keep the log-probabilities of all choices.
-        subsample: one frame of this many is kept.
-        seed: seed of the choice of these frames.
-        num_envs: number of environments that are recorded.
+        logits: True to record the log-probabilities of all choices.
+        subsample: record one in this number of frames.
+        seed: seed of the sample of frames.
+        num_envs: number of recorded environments.
     """
 
     field: str
@@ -77,12 +77,12 @@ class Capture:
 
 
 def capture_of_rollouts(config: TrainConfig, folder: Path | None) -> Capture | None:
-    """Return the settings of the recording of rollouts, or None; see `run_folder`."""
+    """Return the settings of the recording of rollouts, or None if disabled; see `run_folder`."""
     return _capture(config, config, config.rollout.num_envs, folder)
 
 
 def capture_of_evals(config: TrainConfig, folder: Path | None) -> Capture | None:
-    """Return the settings of the recording of evaluations, or None; see `run_folder`."""
+    """Return the settings of the recording of evaluations, or None if disabled."""
     if config.eval is None:
         return None
     return _capture(config, config.eval, config.eval_num_envs, folder)
@@ -91,12 +91,12 @@ def capture_of_evals(config: TrainConfig, folder: Path | None) -> Capture | None
 def _capture(
     config: TrainConfig, section: TrainConfig | EvalConfig, num_envs: int, folder: Path | None
 ) -> Capture | None:
-    """Return the recording settings of a section of the configuration, or None."""
+    """Return the recording settings of a section of the configuration, or None if disabled."""
     if not section.capture_samples:
         return None
     path = [] if section is config else ["eval"]
-    is_given = config.data_dir != type(config).data_dir
-    base = config.data_dir if folder is None or is_given else folder
+    is_set = config.data_dir != type(config).data_dir
+    base = config.data_dir if folder is None or is_set else folder
     return Capture(
         field=".".join([*path, "capture_samples"]),
         path=located(Path(base, section.capture_samples)),
@@ -115,15 +115,15 @@ def recorders(
     running: RunningArguments | None = None,
     make: Callable[..., Recorder] = Recorder,
 ) -> list[Recorder]:
-    """Return the watchers that record environments: one if `capture` is set, else none.
+    """Create the recorder of environments in a list, which is empty if `capture` is None.
 
     Args:
         capture: settings of the recording.
         envs: the environments.
         run: name of the run.
-        stack: closes the file.
-        running: the arguments of their running episodes, to record them.
-        make: makes the watcher.
+        stack: context that closes the file.
+        running: arguments of the running episodes, to be recorded.
+        make: creates the recorder.
     """
     if capture is None:
         return []

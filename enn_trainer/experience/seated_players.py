@@ -1,4 +1,4 @@
-"""`SeatedPlayers`: players by name, each in the seats that a lineup has for it."""
+"""`SeatedPlayers`: several players by name, assigned to the seats of matches by a lineup."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,14 +18,14 @@ from rogue_net.ragged import EntityBatch
 AGENT = ""
 """Name of the agent among the players of a match."""
 Lineup: TypeAlias = Callable[[int, int], Sequence[str]]
-"""(match, game) -> names of the players by seat; both begin at 0, matches over all ranks."""
+"""(match, game) -> names of the players by seat; match counts over all ranks; both begin at 0."""
 
 
 def against(opponent: str, sides: int) -> Lineup:
-    """Return the lineup of the agent in environments of even index, and of an opponent in odd ones.
+    """Return a lineup with the agent in environments of even index and an opponent in odd ones.
 
     Args:
-        opponent: its name.
+        opponent: name of the opponent.
         sides: number of sides of a match.
     """
 
@@ -36,12 +36,12 @@ def against(opponent: str, sides: int) -> Lineup:
 
 
 def against_pool(members: Sequence[str], sides: int) -> Lineup:
-    """Return the lineup of the agent against one member in each match, in turn.
+    """Return a lineup with the agent against one pool member in each match, in turn.
 
-    The agent takes another seat in each match, and in each match against the same member.
+    The seat of the agent changes from match to match, also among matches against the same member.
 
     Args:
-        members: their names.
+        members: names of the pool members.
         sides: number of sides of a match.
     """
 
@@ -55,17 +55,17 @@ def against_pool(members: Sequence[str], sides: int) -> Lineup:
 
 
 class SeatedPlayers(Players):
-    """Players by name, who are seated by a lineup as games begin.
+    """Several players, assigned to environments by a lineup as games begin.
 
     Args:
-        players: by name, the learner first.
-        lineup: names of the players of a game by seat.
+        players: players by name, the learner first.
+        lineup: returns the names of the players of a game by seat.
         sides: number of sides of a match.
-        first: number of the first environment of this process among those of all ranks.
+        first: index of the first environment of this process among all ranks.
 
     Attributes:
-        games: (matches,) int64, the number of the running game of each match.
-        groups: (n,) int64, ascending, the environments of each player by name, the agent first.
+        games: (matches,) int64, number of the running game of each match.
+        groups: by player, the agent first, the indices of its environments, (n,) int64, ascending.
     """
 
     def __init__(
@@ -94,41 +94,41 @@ class SeatedPlayers(Players):
         return self.learner.memory
 
     @property
-    def identifies(self) -> bool:
-        """True if a player remembers entities."""
-        return any(player.identifies for player in self.players.values())
+    def needs_identity(self) -> bool:
+        """True if a player has memory of entities."""
+        return any(player.needs_identity for player in self.players.values())
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
-        """Begin the first game of each match, without memory."""
+        """Begin the first game of each match, with a new recurrent state."""
         for player in self.players.values():
-            player.begin_memory(obs.is_padding)
+            player.reset_memory(obs.is_padding)
         self.games = np.zeros(len(obs) // self.sides, np.int64)
         self._names, self.groups = [AGENT] * len(obs), {}
         self.begin_games(np.arange(len(self.games)))
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
-        """Let each player choose in its frames, and put the decisions in the order of frames."""
+        """Choose the actions of each player in its frames; return decisions in frame order."""
         if not self._slices:
-            self._plan()
+            self._order_frames()
         ordered = batch.take(self._environments)
         decisions = Decisions.cat(self._decide(obs, ordered, t))
         self._last = ordered, decisions, slice(0, len(self.groups.get(AGENT, ())))
         order = np.argsort(self._environments)
         return replace(decisions.take(order), players=self._names)
 
-    def learnt_from(
+    def select_learnt(
         self, batch: EntityBatch, decisions: Decisions
     ) -> tuple[EntityBatch, Decisions]:
-        """Return the agent's frames and decisions, which come first in the order of groups."""
-        ordered, decided, own = self._last
-        return ordered.slice(own), decided.slice(own)
+        """Return the agent's frames and decisions, which are the first group."""
+        ordered, decided, learnt = self._last
+        return ordered.slice(learnt), decided.slice(learnt)
 
     def values(self, batch: EntityBatch, environments: IntArray) -> Tensor:
-        """Return the values of the learner."""
+        """Return the learner's values of frames."""
         return self.learner.values(batch, environments)
 
     def after_step(self, obs: VecObs) -> None:
-        """Begin the next game where one has ended."""
+        """Begin the next game of matches that ended."""
         for player in self.players.values():
             player.memory.after_step(obs)
         ended = np.flatnonzero(obs.done[:: self.sides])
@@ -137,11 +137,11 @@ class SeatedPlayers(Players):
             self.begin_games(ended)
 
     def begin_games(self, matches: IntArray) -> None:
-        """Seat the players of the games that begin in some matches of this process."""
+        """Assign players to the games that begin in some matches of this process."""
         names, sides = [*self._names], self.sides
         for match in matches.tolist():
-            of_match = self.lineup(match + self.first // sides, int(self.games[match]))
-            names[match * sides : (match + 1) * sides] = of_match
+            lineup = self.lineup(match + self.first // sides, int(self.games[match]))
+            names[match * sides : (match + 1) * sides] = lineup
         if not self.groups or names != self._names:
             self.seat(names)
         is_new = np.zeros(len(self.games), np.bool_)
@@ -152,15 +152,19 @@ class SeatedPlayers(Players):
             self.player(name).begin_games(new, games[new // sides])
 
     def game_of_match(self) -> IntArray:
-        """Return (matches,) int64, each running game by the number of which bots have a seed."""
+        """Return the number that seeds the bots of each running game, (matches,) int64."""
         return self.games
 
     def seat(self, names: Sequence[str]) -> None:
-        """Seat players: (B,), the name of the player in each environment."""
+        """Assign players to environments.
+
+        Args:
+            names: (B,), name of the player in each environment.
+        """
         seats: dict[str, list[int]] = {AGENT: []} if AGENT in names else {}
         for environment, name in enumerate(names):
             seats.setdefault(name, []).append(environment)
-        self.groups = {name: np.array(some, np.int64) for name, some in seats.items()}
+        self.groups = {name: np.array(indices, np.int64) for name, indices in seats.items()}
         self.learnt = self.groups.get(AGENT)
         self._names, self._slices = names, {}
 
@@ -169,22 +173,22 @@ class SeatedPlayers(Players):
         return self.players[name]
 
     def _decide(self, obs: VecObs, ordered: EntityBatch, t: int) -> list[Decisions]:
-        """Let each player choose in its frames.
+        """Choose the actions of each player in its frames.
 
         Args:
             obs: the frames of all environments.
-            ordered: the same on the device, those of each player together, in the order of groups.
-            t: a number that earlier steps did not have.
+            ordered: the same frames on the device, ordered by group.
+            t: a number that differs in each step.
         """
         return [self._choose(name, obs, ordered, t) for name in self.groups]
 
     def _choose(self, name: str, obs: VecObs, ordered: EntityBatch, t: int) -> Decisions:
-        """Let one player choose in its frames."""
+        """Choose the actions of one player in its frames."""
         frames = ordered.slice(self._slices[name])
         return self.player(name).act_in(obs, frames, self.groups[name], t)
 
-    def _plan(self) -> None:
-        """Find the order in which the frames of each player are together."""
+    def _order_frames(self) -> None:
+        """Compute the order of frames by group, and the slice of each group."""
         ends = np.cumsum([0, *map(len, self.groups.values())]).tolist()
         slices = (slice(start, stop) for start, stop in pairwise(ends))
         self._slices = dict(zip(self.groups, slices, strict=True))

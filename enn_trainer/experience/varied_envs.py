@@ -1,4 +1,4 @@
-"""`VariedEnvs`: environments of a run whose arguments vary from episode to episode."""
+"""`VariedEnvs`: environments of a run with arguments that vary from episode to episode."""
 
 import json
 import math
@@ -21,25 +21,25 @@ PREFIX = "parameters/"
 """Prefix of the tags of arguments."""
 
 REVIEW = -1
-"""Number of the lesson of episodes that do not count for the present one."""
+"""Lesson number of episodes that review an earlier lesson."""
 
 Arguments = Mapping[str, Any]
 
 
 class VariedEnvs(AddMetricsWrapper):
-    """Environments with metrics of their episodes, of which drawn arguments are a part.
+    """Wrapper that adds drawn arguments to the metrics of episodes.
 
-    The arguments of an episode are a function of seed, match and number of the episode, so that
-    they are drawn here as well as where the episode is played. Episodes that end have
-    `parameters/<name>` in `VecObs.env_metrics`, for arguments that are numbers, and
-    `lesson/<name>`, the number of the lesson of each curriculum in which they began, or -1 for an
-    earlier lesson that was reviewed.
+    The arguments of an episode are a function of seed, match and episode number, so that this
+    wrapper draws the same ones as the worker that plays the episode. At its end an episode has
+    `parameters/<name>` in `VecObs.env_metrics` for each numerical argument, and `lesson/<name>`
+    for each curriculum, the number of the lesson in which it began, or -1 for the review of an
+    earlier lesson.
 
     Args:
         env: the environments.
 
     Attributes:
-        running: the arguments of the running episodes.
+        running: arguments of the running episodes.
     """
 
     def __init__(self, env: VecEnv) -> None:
@@ -47,24 +47,27 @@ class VariedEnvs(AddMetricsWrapper):
         self.running = RunningArguments(len(env), env.sides)
         self._lessons: dict[str, int] = {}
         self._ended: list[Arguments] = []
-        # For each curriculum, the number of the lesson in which the episode of each match began.
+        # By curriculum, the number of the lesson in which the episode of each match began.
         self._began_in: dict[str, IntArray] = {}
 
     def vary(self, variation: Variation, lessons: Mapping[str, int] | None = None) -> None:
-        """Draw the arguments of episodes that begin from now on.
+        """Set the distribution of the arguments of episodes that begin after this call.
 
         Args:
-            variation: its last groups are those of curricula, each with the present lesson first.
-            lessons: the number of the present lesson by curriculum, in the order of the groups.
+            variation: distribution; its last groups belong to curricula, each with the current
+                lesson first.
+            lessons: number of the current lesson by curriculum, in the order of the groups.
         """
         super().vary(variation)
         self.running.variation = variation
         self._lessons = dict(lessons or {})
-        unknown = np.full(len(self.running.episode), REVIEW)
-        self._began_in = {name: self._began_in.get(name, unknown.copy()) for name in self._lessons}
+        no_lesson = np.full(len(self.running.episode), REVIEW)
+        self._began_in = {
+            name: self._began_in.get(name, no_lesson.copy()) for name in self._lessons
+        }
 
-    def take_ended(self) -> list[Arguments]:
-        """Return the arguments of the episodes that ended since the last call, if they count."""
+    def pop_ended(self) -> list[Arguments]:
+        """Return the arguments of counted episodes that ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -74,7 +77,7 @@ class VariedEnvs(AddMetricsWrapper):
         self.running.seed(seed)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """Begin an episode everywhere."""
+        """Begin an episode in every environment."""
         obs = super().reset(obs_config)
         self._ended = []
         self._begin(np.arange(len(self.running.episode)))
@@ -109,7 +112,7 @@ class VariedEnvs(AddMetricsWrapper):
         return obs
 
     def _begin(self, matches: IntArray) -> None:
-        """Begin an episode in some matches; keep the lessons in which they begin."""
+        """Begin an episode in some matches, and store the current lessons."""
         self.running.begin(matches)
         if not self._lessons:
             return
@@ -119,7 +122,7 @@ class VariedEnvs(AddMetricsWrapper):
                 self._began_in[name][match] = REVIEW if alternative else number
 
     def _end(self, obs: VecObs, counted: BoolArray) -> None:
-        """Keep the arguments of episodes that ended, and add those that are numbers as metrics."""
+        """Store the arguments of finished episodes, and add numerical ones to their metrics."""
         ended = np.flatnonzero(obs.done)
         arguments = [self.running.arguments[i // self.sides] for i in ended.tolist()]
         self._ended += [a for a, counts in zip(arguments, counted[ended], strict=True) if counts]
@@ -135,15 +138,15 @@ class VariedEnvs(AddMetricsWrapper):
 
 
 def vary(envs: VecEnv, samplers: Mapping[str, str], field: str) -> Variation:
-    """Let environments draw their arguments, and return what they are drawn from.
+    """Set the samplers of the arguments of environments, and return their joint distribution.
 
     Args:
         envs: the environments.
-        samplers: texts of samplers by the name of the argument.
-        field: the setting that has them, for messages.
+        samplers: texts of samplers by argument.
+        field: name of the setting, for messages.
 
     Raises:
-        ConfigError: a text cannot be read, or the environments do not take an argument.
+        ConfigError: a text is invalid, or the environments do not accept an argument.
     """
     with named_as(field):
         variation = Variation.of(samplers)
@@ -153,10 +156,10 @@ def vary(envs: VecEnv, samplers: Mapping[str, str], field: str) -> Variation:
 
 @contextmanager
 def named_as(field: str) -> Iterator[None]:
-    """Return a context in which errors of environments and samplers name a setting.
+    """Return a context that adds a setting's name to errors of environments and samplers.
 
     Raises:
-        ConfigError: in place of these.
+        ConfigError: instead of these errors.
     """
     try:
         yield
@@ -165,7 +168,7 @@ def named_as(field: str) -> Iterator[None]:
 
 
 def lesson_tag(name: str) -> str:
-    """Return the metric of episodes with the number of the lesson of a curriculum they began in."""
+    """Return the name of the episode metric with the lesson number of a curriculum."""
     return f"lesson/{name}"
 
 
@@ -178,12 +181,12 @@ def parameter_scalars(ended: Sequence[Arguments], variation: Variation) -> dict[
     """Return the metrics of drawn arguments by tag.
 
     Args:
-        ended: arguments of episodes.
-        variation: its arguments are those that have tags.
+        ended: arguments of finished episodes.
+        variation: distribution of the arguments.
 
     Returns:
         `parameters/<name>.mean`, `.min` and `.max` of numbers; `parameters/<name>/<value>`, the
-        share of each other value. Nothing of an argument that no episode had.
+        share of each other value. Nothing for an argument that no episode had.
     """
     scalars = {}
     for name in variation.names():
@@ -195,7 +198,7 @@ def parameter_scalars(ended: Sequence[Arguments], variation: Variation) -> dict[
             scalars |= {f"{tag}.min": min(numbers), f"{tag}.max": max(numbers)}
         if not drawn:
             continue
-        # Values that can be drawn and were not have a share of 0.
+        # Possible values that were not drawn have a share of 0.
         counts = Counter(dict.fromkeys(_possible_texts(variation, name), 0))
         counts.update(_text(value) for value in drawn if not is_number(value))
         for text, count in counts.items():

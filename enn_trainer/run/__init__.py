@@ -1,1 +1,1 @@
-"""A run: the training loop, its sessions, stops, saves, and what the processes of a run share."""
+"""Training runs: the loop, sessions, stopping, saving, and coordination of ranks."""

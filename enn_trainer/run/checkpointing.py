@@ -1,4 +1,4 @@
-"""Saves of a run: when they are due or requested, at its end and after a failure."""
+"""Saving of a run: on schedule, on request, at its end and after a failure."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -14,11 +14,11 @@ from enn_trainer.run.running_episodes import RunningEpisodes
 
 
 class Status(Enum):
-    """Point of a run, on which depends what a save does.
+    """Phase of a run, which determines how it is saved.
 
-    BETWEEN updates the run is saved at once. While UPDATING the state is half learnt, and cannot be
-    saved. While REPORTING metrics are not recorded yet: a save is deferred. A FAILED run is saved
-    without its episodes, which may be broken.
+    BETWEEN updates the run is saved at once. While UPDATING the state is inconsistent and cannot be
+    saved. While REPORTING a request is deferred until metrics are recorded. A FAILED run is saved
+    without its episodes, which may be inconsistent.
     """
 
     BETWEEN = "between"
@@ -34,11 +34,11 @@ class Checkpoints:
         manager: saves the state.
         log: metrics of the run, for the manifests.
         say: prints a line.
-        notify: called with the path of each save that is new.
+        notify: called with the path of each new checkpoint.
 
     Attributes:
-        status: point of the run.
-        last: save at the end of the run; None before, or without `checkpoint_dir`.
+        status: phase of the run.
+        last: checkpoint at the end of the run; None before, or without `checkpoint_dir`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Checkpoints:
 
     @contextmanager
     def during(self, status: Status) -> Iterator[None]:
-        """Return a context in which the run has this status."""
+        """Return a context that sets the status."""
         before, self.status = self.status, status
         try:
             yield
@@ -67,11 +67,11 @@ class Checkpoints:
     def storing(
         self, callbacks: Callbacks, episodes: RunningEpisodes, evaluation: RunEvaluator
     ) -> Iterator[None]:
-        """Return a context in which saves get what callbacks, episodes and evaluations store."""
+        """Return a context in which checkpoints include callbacks, episodes and evaluations."""
         state = self._manager.state
 
         def store() -> None:
-            # A failed run is saved even if a callback raises, with its states of the save before.
+            # A failed run is saved even if a callback raises, with the previous callback states.
             with suppress(Exception) if self.status is Status.FAILED else nullcontext():
                 callbacks.save_states(state.memory)
             with suppress(Exception) if self.status is Status.FAILED else nullcontext():
@@ -83,12 +83,12 @@ class Checkpoints:
             yield
 
     def begin(self) -> None:
-        """Save a run that is new, without notifying: the first save is no progress."""
+        """Save a new run without notifying callbacks."""
         if not self._manager.is_resumed_in_place:
             self._reported = self._manager.begin()
 
     def save(self) -> Path | None:
-        """Save now and return the path, or None without a folder; see `Trainer.save`."""
+        """Save now and return the path; None without a folder; see `Trainer.save`."""
         self.check_between("save")
         self._is_requested = self.status is Status.REPORTING
         if self._is_requested:
@@ -101,58 +101,58 @@ class Checkpoints:
         if self.status is Status.UPDATING:
             raise ValueError(
                 f"{method}: expected to be called between updates, as in on_update_end, got a call "
-                "in the middle of one, when half of it is learnt"
+                "during an update"
             )
 
     def save_if_requested(self) -> None:
-        """Save if a hook requested it."""
+        """Save if a callback requested it."""
         if any(self._manager.group.gather(self._is_requested, "agreeing")):
             self.save()
 
     def save_if_due(self) -> None:
-        """Save if a hook requested it, or begin to save if a save is due."""
+        """Save if a callback requested it; otherwise start saving if a checkpoint is due."""
         self.save_if_requested()
         self._report(self._manager.step(self._log.measured))
 
     def save_at_end(
-        self, why: str, kept_as: Literal["end", "interrupted", "failed"], is_discarded: bool = False
+        self, why: str, ending: Literal["end", "interrupted", "failed"], is_discarded: bool = False
     ) -> None:
-        """Save the run at its end, and print why it ends and the path of the save.
+        """Save the run at its end, and print why it ended and the path of the checkpoint.
 
         Args:
-            why: reason why the run ends, for the message.
-            kept_as: reason of the save, for its manifest.
-            is_discarded: True if the last update was discarded. Its episodes are lost, so that an
-                earlier save that has them is kept instead.
+            why: why the run ended, for the message.
+            ending: reason for saving, for the manifest.
+            is_discarded: True if the last update was discarded. Its episodes are lost, so an
+                earlier checkpoint with episodes is kept instead.
         """
-        self._is_requested = False  # this is the save that was requested
+        self._is_requested = False  # this checkpoint satisfies the request
         newest = self._manager.newest_save() if is_discarded else None
         is_kept = newest is not None and self._manager.state.envs is not None
-        if self._manager.group.share(is_kept, "saving"):
+        if self._manager.group.broadcast(is_kept, "saving"):
             self.last = newest
             self._say(f"{why}, {newest} is kept")
             return
-        # The save of a failed run lacks episodes, so it does not replace one that has them.
-        saved = self._manager.save(kept_as, self._log.measured, supersedes=kept_as != "failed")
+        # The checkpoint of a failed run has no episodes, so it does not replace one with episodes.
+        saved = self._manager.save(ending, self._log.measured, supersedes=ending != "failed")
         self.last = saved
-        if saved is not None or kept_as != "end":
+        if saved is not None or ending != "end":
             self._say(f"{why}, {'nothing was saved' if saved is None else f'saved {saved}'}")
         self._report(saved)
 
     def save_after_failure(self) -> None:
-        """Save the state before the failed update; the first error is the one to raise."""
+        """Save the state before the failed update, ignoring further errors."""
         with self.during(Status.FAILED):
             with suppress(Exception):
                 self.wait()
-            with suppress(Exception):  # also if an earlier save failed
+            with suppress(Exception):  # even if an earlier checkpoint failed
                 self.save_at_end("failed", "failed")
 
     def wait(self) -> None:
-        """Wait until nothing is being written."""
+        """Wait for a checkpoint in progress."""
         self._report(self._manager.wait())
 
     def _report(self, path: Path | None) -> Path | None:
-        """Notify of a save that is new, and return its path."""
+        """Notify callbacks of a new checkpoint, and return its path."""
         if path is not None and path != self._reported:
             self._reported = path
             self._notify(path)

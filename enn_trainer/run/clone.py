@@ -26,12 +26,16 @@ from enn_trainer.config.load import load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.config.train_config import SEQ_LEN
 from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
-from enn_trainer.experience.read_demonstrations import Reading, check_player, check_recorded_ids
-from enn_trainer.runtime.execution import ExecutionContext, Lanes
+from enn_trainer.experience.read_demonstrations import (
+    RecordingReader,
+    check_player,
+    check_recorded_ids,
+)
+from enn_trainer.runtime.execution import ExecutionContext, ThreadPool
 from enn_trainer.runtime.interrupt import Interrupts
 from enn_trainer.runtime.process import choose_device, cudnn_deterministic
 from enn_trainer.tracking.progress import format_duration
-from entity_env.process import reader_may_leave
+from entity_env.process import ignore_broken_pipe
 from entity_env.recording.read_recording import Recording
 from entity_env.seeding import derive_seed
 
@@ -47,10 +51,10 @@ class CloneResult(NamedTuple):
 
     Attributes:
         state: initial state of a run, with the cloned network.
-        checkpoint: path of its save; None if it is not saved.
+        checkpoint: path of the checkpoint; None if it is not saved.
         epochs: number of completed epochs.
         train: training score of the last epoch; None if none was completed.
-        test: score of the final weights on test episodes; None without such.
+        test: score of the final weights on test episodes; None if there are none.
         interrupted: True if a signal requested to stop.
         interrupted_by: number of the signal, or 0.
     """
@@ -79,14 +83,14 @@ def clone(
     Args:
         recordings: recordings of one environment, of this project or of entity-gym.
         config: configuration of cloning, and of a run that continues from it.
-        checkpoint_dir: folder for the save, without saves so far; None to save nothing.
-        agent: a network of your own instead of `RogueNet`.
+        checkpoint_dir: folder for the checkpoint, without a run; None to save nothing.
+        agent: a custom network instead of `RogueNet`.
         say: prints a line of progress.
 
     Raises:
-        ConfigError: the configuration cannot be used, or not with these recordings.
+        ConfigError: the configuration is invalid, or does not match the recordings.
         CheckpointError: `checkpoint_dir` has a run already, or cannot be written to.
-        RecordingError: a file is no recording, or is damaged.
+        RecordingError: a file is not a recording, or is damaged.
         NotFiniteError: a loss, a gradient or a weight is NaN or infinite; nothing is saved.
     """
     # Arguments.
@@ -98,7 +102,7 @@ def clone(
     if run_dir is not None:
         run_dir.check_unused()
     with ExitStack() as stack:
-        stack.enter_context(reader_may_leave())
+        stack.enter_context(ignore_broken_pipe())
         stack.enter_context(cudnn_deterministic(config.torch_deterministic))
 
         # Network and frames.
@@ -111,13 +115,13 @@ def clone(
         follow_schedules(config, state)
         device = choose_device(config.cuda)
         state.to(device)
-        lanes = stack.enter_context(Lanes.of(state.agent))
-        stack.enter_context(lanes.at_work())
+        threads = stack.enter_context(ThreadPool.of(state.agent))
+        stack.enter_context(threads.at_work())
         train, test = _read(config, files, state, device, say)
         if run_dir is not None:
             stack.enter_context(run_dir.begin(say))
 
-        # Training. Signals are handled from here on, as before there is nothing to save.
+        # Training. Signals are handled from here on; before, there is nothing to save.
         interrupts = stack.enter_context(Interrupts())
         for start in range(0, len(train), _STATS_BATCH):
             some = slice(start, min(start + _STATS_BATCH, len(train)))
@@ -134,7 +138,7 @@ def clone(
             if interrupts.requested:
                 raise CloningStopped
 
-        context = ExecutionContext(lanes, check)
+        context = ExecutionContext(threads, check)
         algorithm = Cloning(config, state.agent, train)
         epochs, best = run_epochs(algorithm, train, test, context, say)
 
@@ -156,14 +160,14 @@ def _read(
     device: torch.device,
     say: Callable[[str], None],
 ) -> tuple[Demonstrations, Demonstrations | None]:
-    """Read the recordings, and return the training frames and the test frames, if any."""
+    """Read the recordings; return the training frames and, if there are any, the test frames."""
     # Read.
     settings = config.clone
     say(f"reading {', '.join(map(str, files))}")
     for path, recording in files.items():
         if not recording.complete:
-            say(f"{path}: its end is torn off and left out")
-    reading = Reading(
+            say(f"{path}: truncated, the incomplete end is not read")
+    reading = RecordingReader(
         state.obs_space,
         float(config.ppo.gamma),
         device,
@@ -180,7 +184,7 @@ def _read(
     train = reading.read(train_part)
     test = reading.read({path: part[1] for path, part in parts.items()})
 
-    # Check that there is something to train on.
+    # Check that there are choices to train on.
     if train is None or not train.num_actors().any():
         check_player(settings.player, files.values(), "clone.player")
         hint = "; lower clone.test_fraction" if test is not None else ""
@@ -188,23 +192,21 @@ def _read(
             hint = "; raise clone.max_frames"
         everybody = replace(reading, who="all").read(train_part)
         if everybody is not None and everybody.num_actors().any():
-            hint = "; agents made all choices, and clone.who=all learns from them"
-        raise ConfigError(
-            "RECORDING: expected episodes to train on in which something is chosen, got none" + hint
-        )
+            hint = "; all choices are of agents, set clone.who=all to learn from them"
+        raise ConfigError("RECORDING: expected episodes with choices to train on, got none" + hint)
     if test is not None and not test.num_actors().any():
         test = None
     for line in check_recorded_ids(state.agent, train, "RECORDING"):
         say(line)
     say(f"{len(train)} frames to train on, {0 if test is None else len(test)} to test on")
     if test is None:
-        say("no episode to test on: no early stopping, the last weights are kept")
+        say("no test episodes: no early stopping, the last weights are kept")
     unknown = train.endings.total()
     if unknown and settings.value_coef:
         why = ", ".join(f"{n} of {ending} episodes" for ending, n in train.endings.items())
         say(
-            f"the value function does not learn from {unknown} of {len(train)} frames, whose "
-            f"return is not known ({why})"
+            f"the value function does not learn from {unknown} of {len(train)} frames without a "
+            f"known return ({why})"
         )
     return train, test
 
@@ -213,8 +215,8 @@ SAY_EVERY_S = 10.0
 """Interval of progress messages within an epoch."""
 
 
-class CloningStopped(Exception):  # noqa: N818 (no error: a stop was requested)
-    """Raised by the interrupt check to end an epoch or a test."""
+class CloningStopped(Exception):  # noqa: N818 (not an error)
+    """Raised by the interrupt check to end an epoch or a test early."""
 
 
 def run_epochs(
@@ -224,7 +226,7 @@ def run_epochs(
     context: ExecutionContext,
     say: Callable[[str], None],
 ) -> tuple[int, CloneScore | None]:
-    """Train until the test loss no longer falls, and load the best weights into the network.
+    """Train with early stopping on the test loss, and load the best weights into the network.
 
     Args:
         algorithm: trains the network.
@@ -234,13 +236,13 @@ def run_epochs(
         say: prints a line of progress.
 
     Returns:
-        The number of completed epochs, and the test score of the best weights; None without one.
+        The number of completed epochs, and the test score of the best weights or None.
 
     Raises:
         NotFiniteError: a loss, a gradient or a weight is NaN or infinite.
     """
     settings, agent = algorithm.config.clone, algorithm.agent
-    progress = _Progress(settings.epochs, say)
+    progress = _EpochProgress(settings.epochs, say)
     context = replace(context, on_optimizer_step=progress.on_batch)
     num, best, best_epoch = 0, None, 0
     best_weights: dict[str, Tensor] | None = None
@@ -276,38 +278,38 @@ def run_epochs(
         pass
     if best_weights is not None:
         agent.load_state_dict(best_weights)
-    check_weights()  # also after an epoch that was interrupted
+    check_weights()  # also after an interrupted epoch
     agent.eval()
     return num, best
 
 
-class _Progress:
-    """Progress messages of cloning, with the time left."""
+class _EpochProgress:
+    """Progress messages of cloning, with the remaining time."""
 
     def __init__(self, num_epochs: int, say: Callable[[str], None]) -> None:
         self._num_epochs, self._say = num_epochs, say
-        self._epoch = self._taken = 0  # epochs, and optimizer steps of this one
+        self._epoch = self._num_steps = 0  # epochs, and optimizer steps of this one
         self._num_batches = 1
-        self._start = self._said = time.monotonic()
+        self._start = self._printed = time.monotonic()
 
     def begin_epoch(self, epoch: int, num_batches: int) -> None:
-        """Begin an epoch of so many optimizer steps."""
-        self._epoch, self._taken, self._num_batches = epoch, 0, num_batches
+        """Start an epoch with a number of optimizer steps."""
+        self._epoch, self._num_steps, self._num_batches = epoch, 0, num_batches
 
     def elapsed(self) -> float:
-        """Return the seconds since the begin."""
+        """Return the seconds since the start."""
         return time.monotonic() - self._start
 
     def on_batch(self, _: object) -> None:
-        """Count an optimizer step, and print a line within an epoch if the last one is old."""
-        self._taken += 1
-        if time.monotonic() - self._said >= SAY_EVERY_S and self._taken < self._num_batches:
-            batch = f"batch {self._taken}/{self._num_batches}"
+        """Count an optimizer step, and print a line at most every `SAY_EVERY_S` seconds."""
+        self._num_steps += 1
+        if time.monotonic() - self._printed >= SAY_EVERY_S and self._num_steps < self._num_batches:
+            batch = f"batch {self._num_steps}/{self._num_batches}"
             self.say(f"epoch {self._epoch + 1}/{self._num_epochs}  {batch}")
 
     def say(self, start: str, *parts: str) -> None:
-        """Print a line with the time left."""
-        done = (self._epoch + self._taken / self._num_batches) / self._num_epochs
+        """Print a line with the remaining time."""
+        done = (self._epoch + self._num_steps / self._num_batches) / self._num_epochs
         left = format_duration(self.elapsed() * (1 - done) / done)
         self._say("  ".join([start, f"left {left}", *parts]))
-        self._said = time.monotonic()
+        self._printed = time.monotonic()

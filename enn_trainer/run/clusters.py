@@ -1,4 +1,4 @@
-"""Ray clusters of the ranks of a run: one of all, or one of each machine."""
+"""Ray clusters of the ranks of a run: one for all ranks, or one per machine."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -14,13 +14,13 @@ from entity_env.vec.ray_cluster import check_head, invitation
 
 
 def join_cluster(config: TrainConfig, group: Group, stack: ExitStack) -> Any:
-    """Join the cluster of `rollout.ray` until the stack is closed, and return the module Ray.
+    """Join the cluster of `rollout.ray` until the stack is closed, and return the module `ray`.
 
-    The first rank of each machine joins it, or starts one; then the others of the machine join.
+    The first rank of each machine joins or starts the cluster, then the other ranks join it.
 
     Raises:
-        ConfigError: a rank has no such cluster, or it is too small for the workers of its ranks; in
-            all ranks.
+        ConfigError: raised in all ranks if one of them cannot join the cluster, or if the cluster
+            is too small for the workers.
     """
     rollout = config.rollout
     assert rollout.ray is not None
@@ -30,35 +30,35 @@ def join_cluster(config: TrainConfig, group: Group, stack: ExitStack) -> Any:
 
     def enter(address: str, token: str = "") -> list[str]:
         joined.append(stack.enter_context(cluster(address, config, "rollout.ray", token)))
-        # Before the cluster ends; those who wait for this rank have to leave it first.
+        # Release ranks that wait for this one before the cluster shuts down.
         stack.callback(group.leave_if_failed)
         return [*invitation(joined[0])]
 
-    # Join, one after the other on a machine, so that there is one cluster.
+    # The first rank of a machine joins before the others, so that they share one cluster.
     is_first = first == group.rank
-    own = str(rollout.ray)
-    invited = group.together(lambda alive: enter(own) if is_first else [], "start")[first]
+    ray_address = str(rollout.ray)
+    invited = group.together(lambda alive: enter(ray_address) if is_first else [], "start")[first]
     group.together(lambda alive: [] if is_first else enter(*invited), "start")
     (ray,) = joined
 
-    # Compare its size with the workers of all ranks in it.
+    # Check that the cluster can run the workers of all its ranks.
     own_shards = Shards.of(rollout.num_envs, 1, config.scale.shards or 1)
-    num_envs = len(own_shards.of_rank(group.rank, group.size).columns)
+    num_envs = len(own_shards.for_rank(group.rank, group.size).columns)
     name = ray._private.worker.global_worker.node.cluster_id.hex()
-    found = group.gather([name, min(rollout.processes, num_envs)], "start")
-    count = sum(number for other, number in found if other == name)
+    workers = group.gather([name, min(rollout.processes, num_envs)], "start")
+    count = sum(number for other, number in workers if other == name)
 
     group.together(lambda alive: _check_size(ray, rollout.ray_resources, count), "start")
     return ray
 
 
 def _check_size(ray: Any, resources: Mapping[str, float], count: int) -> None:
-    """Raise ConfigError if a cluster lacks the resources of all workers.
+    """Raise ConfigError if a cluster lacks resources for the workers.
 
     Args:
-        ray: the module, joined to the cluster.
+        ray: the module, connected to the cluster.
         resources: resources of each worker, by name.
-        count: the number of workers.
+        count: number of workers.
     """
     for name, amount in resources.items():
         available = ray.cluster_resources().get(name, 0.0)
@@ -71,13 +71,13 @@ def _check_size(ray: Any, resources: Mapping[str, float], count: int) -> None:
 
 
 @contextmanager
-def lost_heads_named(group: Group) -> Iterator[None]:
-    """Return a context in which rank 0 notices that the head of its cluster is gone.
+def report_lost_head(group: Group) -> Iterator[None]:
+    """Return a context in which rank 0 reports a lost cluster head instead of a lost rank.
 
-    Another rank may have noticed it first, and have left.
+    Another rank may detect the loss first and leave the group.
 
     Raises:
-        ClusterLostError: it is gone, instead of the loss of the other rank.
+        ClusterLostError: the head of the cluster is lost.
     """
     try:
         yield

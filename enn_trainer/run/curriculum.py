@@ -1,4 +1,4 @@
-"""`Curriculum`: the arguments of the episodes of a run, by samplers and lessons."""
+"""`Curriculum`: callback that varies environment arguments by samplers and curriculum stages."""
 
 import json
 from collections.abc import Mapping
@@ -25,19 +25,19 @@ from entity_env.vec.vec_env import VecEnv
 
 
 class Curriculum(Callback):
-    """Lets the arguments of environments vary, decides on lessons, and adds metrics of both.
+    """Varies environment arguments, advances curriculum stages, and adds metrics of both.
 
     Args:
         manager: state manager of the run, whose state has the part `Lessons`.
         envs: environments of the run, before their first episodes.
-        episodes: episodes in them, which a lesson may cut off.
+        episodes: unfinished episodes, which a new stage may cut off.
         evaluator: evaluator of the run.
-        rounds: rounds of episodes of the run, which are counted before.
+        rounds: rounds of episodes of the run, updated before this callback.
         num_envs: number of environments of the run.
 
     Raises:
-        ConfigError: the environments do not take an argument, none of them can vary, or the present
-            lesson is gone.
+        ConfigError: the environments do not take an argument or cannot vary it, or the current
+            stage no longer exists.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class Curriculum(Callback):
         self._rounds, self._num_envs = rounds, num_envs
         self._all = {name: one.all_lessons() for name, one in config.curricula.items()}
         self._ended: list[Arguments] = []
-        self._of_rollout = NO_EPISODES
+        self._rollout_episodes = NO_EPISODES
         self._variation = Variation()
         for message in part.arrange(config.curricula, state.step):
             manager.say(message)
-        for setter, own in self._setters().items():
-            for name in sorted({*part.parameters} & own):
+        for setter, arguments in self._setters().items():
+            for name in sorted({*part.parameters} & arguments):
                 del part.parameters[name]
                 manager.say(f"set_parameters: {name} is forgotten, as {setter} sets it now")
         for name, text in part.parameters.items():
@@ -73,14 +73,14 @@ class Curriculum(Callback):
             self._vary("curricula")
 
     def set_parameters(self, samplers: Mapping[str, str]) -> None:
-        """Draw arguments from other samplers in the episodes that begin from now on.
+        """Draw arguments of new episodes from other samplers.
 
         Raises:
             ConfigError: a text cannot be read, the environments do not take an argument, or
                 `env.kwargs` or a curriculum sets it.
         """
-        for setter, own in self._setters().items():
-            if both := sorted({*samplers} & own):
+        for setter, arguments in self._setters().items():
+            if both := sorted({*samplers} & arguments):
                 expected = f"arguments that {setter} does not set"
                 raise ConfigError(f"set_parameters: expected {expected}, got {', '.join(both)}")
         before = self._lessons.parameters
@@ -92,24 +92,24 @@ class Curriculum(Callback):
             raise
 
     def on_update_start(self, trainer: RunningTrainer) -> None:
-        """Forget the episodes of an update that failed."""
-        self._ended, self._of_rollout = [], NO_EPISODES
+        """Discard the episodes of a failed update."""
+        self._ended, self._rollout_episodes = [], NO_EPISODES
 
     def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
-        """Take the episodes that ended; they count once the update has succeeded."""
-        ended: list[Arguments] = [dict(arguments) for arguments in self._envs.take_ended()]
+        """Store the completed episodes, which are counted after the update has succeeded."""
+        ended: list[Arguments] = [dict(arguments) for arguments in self._envs.pop_ended()]
         if self._variation.groups:
             ended = self._manager.group.gather_shards(ended, "collecting")
-        self._ended, self._of_rollout = ended, rollout.episodes
+        self._ended, self._rollout_episodes = ended, rollout.episodes
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Count the episodes, add metrics of them and of lessons, and decide on lessons."""
+        """Count the episodes, add metrics, and advance curriculum stages."""
         metrics |= parameter_scalars(self._ended, self._variation)
         step = trainer.state.step
         for name, lessons in self._all.items():
             progress = self._lessons.curricula[name]
             i = progress.index(lessons)
-            progress.count(name, lessons[i], self._of_rollout, self._num_envs)
+            progress.count(name, lessons[i], self._rollout_episodes, self._num_envs)
             progress.note(name, lessons[i], self._over_rounds(metrics))
             tag = f"{CURRICULUM}/{name}"
             metrics |= {f"{tag}/lesson": float(i), f"{tag}/episodes": float(progress.episodes)}
@@ -117,7 +117,7 @@ class Curriculum(Callback):
             if first is not None and (value := progress.measure(first, step)) is not None:
                 metrics[f"{tag}/measure"] = value
         self._decide_by(None, self._over_rounds(metrics), step)  # with the tags of all curricula
-        # Evaluations that the end of the run before did not wait for count now.
+        # Apply evaluations that were pending at the end of the previous run.
         waiting = self._lessons.waiting
         self._lessons.waiting = [one for one in waiting if one[0] > step]
         for counts_at, measured, results in waiting:
@@ -125,10 +125,10 @@ class Curriculum(Callback):
                 self._decide_by(measured, results, step)
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Decide on lessons by an evaluation, once it counts.
+        """Advance curriculum stages by an evaluation.
 
-        One that only the end of the run asks for does not; one that a longer run would wait for
-        counts when the run is extended.
+        An extra evaluation at the end of the run does not count. A result that is due at a later
+        step counts if the run is extended.
         """
         evaluator, step = self._evaluator, trainer.state.step
         counts_at, measured = evaluator.counts_at, evaluator.evaluated_step
@@ -141,11 +141,17 @@ class Curriculum(Callback):
             self._decide_by(measured, metrics, step)
 
     def _over_rounds(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics of an update, those of episodes over rounds that it completed."""
+        """Return the metrics of an update, with episode metrics over the completed rounds."""
         return self._rounds.over_rounds(metrics, self._rounds.fresh)
 
     def _decide_by(self, measured: int | None, metrics: Mapping[str, float], step: int) -> None:
-        """Decide on lessons by metrics, of the weights of step `measured` if of an evaluation."""
+        """Advance curriculum stages by metrics.
+
+        Args:
+            measured: step of the evaluated weights; None for metrics of an update.
+            metrics: metrics by tag.
+            step: step of the run.
+        """
         for name, lessons in self._all.items():
             progress = self._lessons.curricula[name]
             if measured is None or measured >= progress.step:
@@ -153,7 +159,7 @@ class Curriculum(Callback):
         self._decide(step)
 
     def _decide(self, step: int) -> None:
-        """Begin the lessons whose bounds hold."""
+        """Start the next stage of each curriculum whose bounds are met."""
         has_changed = restarts = False
         for name, lessons in self._all.items():
             progress = self._lessons.curricula[name]
@@ -169,19 +175,19 @@ class Curriculum(Callback):
         if has_changed:
             self._vary("curricula")
         if restarts:
-            # Their last frames were valued as those of episodes that go on.
+            # Truncated episodes: the values of their last frames were bootstrapped.
             self._episodes.are_valid = False
 
     def _setters(self) -> dict[str, set[str]]:
-        """Return what `set_parameters` cannot change, by the setting that has it."""
+        """Return the arguments that `set_parameters` cannot change, by setting."""
         lessons = {curriculum_path(name): {*one[0].samplers} for name, one in self._all.items()}
         return {"env.kwargs": {*json.loads(self._config.env.kwargs)}, **lessons}
 
     def _vary(self, field: str) -> None:
-        """Let the environments draw from what holds now.
+        """Pass the current samplers to the environments.
 
         Raises:
-            ConfigError: they cannot.
+            ConfigError: the environments cannot vary an argument.
         """
         numbers = {name: self._lessons.curricula[name].number for name in self._all}
         with named_as(field):
@@ -191,14 +197,14 @@ class Curriculum(Callback):
 
 
 def check_varied(envs: VecEnv, groups: Groups) -> None:
-    """Raise if environments do not take arguments.
+    """Raise if environments do not take the arguments of samplers.
 
     Args:
-        envs: environments that vary nothing yet.
-        groups: samplers by the setting that has them.
+        envs: environments without varied arguments so far.
+        groups: samplers by setting.
 
     Raises:
-        ConfigError: they do not; the message names the setting.
+        ConfigError: an argument is not supported; the message names the setting.
     """
     for field, group in groups.items():
         with named_as(field):
@@ -206,21 +212,21 @@ def check_varied(envs: VecEnv, groups: Groups) -> None:
 
 
 class RoundCounter(RolloutCallback):
-    """Counts the rounds of episodes after each update, before other callbacks read them.
+    """Counts rounds of episodes after each update, before other callbacks read them.
 
     Args:
         state: state of the run, which has the part `RunRounds`.
         num_envs: number of environments of the run.
 
     Attributes:
-        rounds: the part.
+        rounds: the part `RunRounds`.
     """
 
     def __init__(self, state: State, num_envs: int) -> None:
         part = state.part(RunRounds)
         assert part is not None  # every state has it
         self.rounds, self._num_envs = part, num_envs
-        if state.step and not len(part.rounds.ended):  # of a save without rounds
+        if state.step and not len(part.rounds.ended):  # of a checkpoint without rounds
             part.rounds.first = -1
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Start of a run of several ranks: the same settings, code and weights in all of them."""
+"""Start of a run with several ranks: distribution and checks of settings, code and weights."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -26,120 +26,126 @@ from entity_env.vec.vec_env import VecEnv
 
 
 def join(manager: StateManager) -> StateManager:
-    """Return a state manager, which does what that of rank 0 does if the run has several ranks.
+    """Join the process group, let other ranks follow the manager of rank 0, and return the manager.
 
-    Rank 0 finds the save to resume and reads the configuration; the others get both from it.
+    Rank 0 finds the checkpoint to resume, reads the configuration, and broadcasts both.
 
     Raises:
-        ConfigError: the configuration cannot be used, here or in rank 0.
-        CheckpointError: there is no valid save to resume.
-        RankError: a rank was given other settings, or has other versions.
+        ConfigError: the configuration is invalid, in this rank or rank 0.
+        CheckpointError: there is no valid checkpoint to resume.
+        RankError: a rank has other settings or versions.
     """
     group = current_group()
     if manager.group is group:
         return manager
     file = manager.init_path
     text = file.read_bytes() if file is not None and file.is_file() else b""
-    given = {name: x for name, x in (manager.environment or {}).items() if name.startswith(PREFIX)}
-    about = {
+    env = {name: x for name, x in (manager.environment or {}).items() if name.startswith(PREFIX)}
+    facts = {
         "settings": list(manager.overrides or []),
         "configuration file": hashlib.sha256(text).hexdigest(),
-        "environment variables": given,
+        "environment variables": env,
         "parts of --init-from": [] if manager.init_from is None else [*manager.init_from.parts],
         "versions": versions(),
         "numpy": package_version("numpy"),
     }
-    check_same(group, about)
+    check_equal_to_rank_0(group, facts)
 
-    # Rank 0 reads; the others take what it read.
+    # Rank 0 reads and broadcasts.
     manager.group = group
 
     def read() -> list[Any]:
-        saved, config, of_save = manager.resumed_from, manager.config, None
+        saved, config, content = manager.resumed_from, manager.config, None
         if saved is None:
             config.scale.shards = config.scale.shards or group.size
         elif type(saved) is not saves.Checkpoint:
             raise ConfigError(
-                "torchrun: expected a save of this version to resume with several ranks, got one "
-                "of enn_trainer 0.1.16; resume it in one process first"
+                "torchrun: expected a checkpoint of this version to resume with several ranks, got "
+                "one of enn_trainer 0.1.16; resume it in one process first"
             )
         else:
             files = {name: saved.read(name) for name in saved.manifest["files"]}
             files[MANIFEST] = (saved.path / MANIFEST).read_bytes()
-            of_save = [saved.step, files]
+            content = [saved.step, files]
         sources, text = [*manager.sources.items()], dump_config(config)
         load_with_sources(manager.config_cls, None, [], text)  # raises if there are too many shards
-        return [text, sources, of_save, manager.is_resumed_in_place]
+        return [text, sources, content, manager.is_resumed_in_place]
 
-    text_of_0, known, of_save, is_in_place = group.lead(read, "start")
+    config_text, source_items, content, is_in_place = group.lead(read, "start")
     if not group.leads:
-        config, _ = load_with_sources(manager.config_cls, None, [], text_of_0)
-        sources = Sources({tuple(path): source for path, source in known})
+        config, _ = load_with_sources(manager.config_cls, None, [], config_text)
+        sources = Sources({tuple(path): source for path, source in source_items})
         with TemporaryDirectory(prefix="rank-") as folder:  # its files are held open
-            saved = None if of_save is None else _written(Path(folder), of_save[0], of_save[1])
+            saved = None if content is None else _write_save(Path(folder), content[0], content[1])
         manager.follow(config, sources, saved, is_in_place)
     config = manager.config
     count = config.scale.shards or 1
     if group.size > count:
         raise ConfigError(
-            f"scale.shards: expected at least the {group.size} ranks, got {count}; another number "
-            "changes results by rounding"
+            f"scale.shards: expected at least {group.size}, the number of ranks, got {count}; "
+            "another number changes results by rounding"
         )
     device = choose_device(config.cuda).type
-    check_same(group, {"device": device})
+    check_equal_to_rank_0(group, {"device": device})
     group.begin(config.scale.timeout_s, device == "cuda")
     return manager
 
 
 def share_start(state: State, envs: VecEnv, group: Group) -> None:
-    """Give all ranks the weights of rank 0, after a check that their worlds are the same.
+    """Check that all ranks have the same environment, and broadcast the weights of rank 0.
 
     Raises:
-        RankError: a rank has another world or other demonstrations, or other weights afterwards.
+        RankError: the environment, the demonstrations or the resulting weights of a rank differ.
     """
     if group.size == 1:
         return
-    world = [envs.obs_space(), dict(envs.action_space())]
-    spaces, shown = hashlib.sha256(pack(world)).hexdigest(), state.memory.get(DEMONSTRATIONS)
-    about = {"spaces": spaces, "world's code": envs.world_code(), "demonstrations": shown}
-    check_same(group, about)
-    agent, learns = state.agent.state_dict(), state.algorithm.state_dict()
-    named = {name: x for name, x in learns.items() if isinstance(x, torch.Tensor)}
-    of_0 = group.share([_plain(agent), _plain(named)], "start")
+    spaces = [envs.obs_space(), dict(envs.action_space())]
+    facts = {
+        "spaces": hashlib.sha256(pack(spaces)).hexdigest(),
+        "environment code": envs.world_code(),
+        "demonstrations": state.memory.get(DEMONSTRATIONS),
+    }
+    check_equal_to_rank_0(group, facts)
+    agent, algorithm = state.agent.state_dict(), state.algorithm.state_dict()
+    named = {name: x for name, x in algorithm.items() if isinstance(x, torch.Tensor)}
+    rank_0 = group.broadcast([_plain(agent), _plain(named)], "start")
     device = next(state.agent.parameters()).device
     weights, moments = (
-        {name: torch.from_numpy(x).to(device) for name, x in one.items()} for one in of_0
+        {name: torch.from_numpy(x).to(device) for name, x in one.items()} for one in rank_0
     )
     if not group.leads:
         state.agent.load_state_dict(weights)
-        state.algorithm.load_state_dict({**learns, **moments})
-    check_same(group, {"weights": digest_of(state.agent)})
+        state.algorithm.load_state_dict({**algorithm, **moments})
+    check_equal_to_rank_0(group, {"weights": digest_of(state.agent)})
 
 
-def check_same(group: Group, about: Mapping[str, Any]) -> None:
-    """Raise if plain data of some rank is not that of rank 0.
-
-    Raises:
-        RankError: with the ranks that differ, in all ranks.
-    """
-    check_equal(group.gather(dict(about), "start"))
-
-
-def check_equal(found: Sequence[Mapping[str, Any]]) -> None:
-    """Raise if plain data of some rank is not that of rank 0, by that of all.
+def check_equal_to_rank_0(group: Group, facts: Mapping[str, Any]) -> None:
+    """Raise in all ranks if plain data of a rank differs from rank 0.
 
     Raises:
-        RankError: with the ranks that differ.
+        RankError: names the ranks that differ.
     """
-    for name, expected in found[0].items():
-        others = [rank for rank, one in enumerate(found) if one[name] != expected]
-        if others:
-            got = found[others[0]][name]
+    check_equal(group.gather(dict(facts), "start"))
+
+
+def check_equal(facts: Sequence[Mapping[str, Any]]) -> None:
+    """Raise if gathered plain data of a rank differs from rank 0.
+
+    Args:
+        facts: plain data by name, for each rank.
+
+    Raises:
+        RankError: names the ranks that differ.
+    """
+    for name, expected in facts[0].items():
+        differing = [rank for rank, one in enumerate(facts) if one[name] != expected]
+        if differing:
+            got = facts[differing[0]][name]
             if isinstance(expected, list):
                 more = [one for one in got if one not in expected]
                 expected, got = [one for one in expected if one not in got], more
             raise RankError(
-                f"rank {', '.join(map(str, others))}: {name}: expected that of rank 0, "
+                f"rank {', '.join(map(str, differing))}: {name}: expected the value of rank 0, "
                 f"{short_repr(expected)}, got {short_repr(got)}"
             )
 
@@ -148,8 +154,8 @@ def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     return {name: x.detach().cpu().numpy() for name, x in tensors.items()}
 
 
-def _written(folder: Path, step: int, files: Mapping[str, bytes]) -> saves.Checkpoint:
-    """Return the save of rank 0, written to a folder of this rank."""
+def _write_save(folder: Path, step: int, files: Mapping[str, bytes]) -> saves.Checkpoint:
+    """Write the checkpoint of rank 0 to a folder of this rank, and open it."""
     path = folder / saves.save_name(step)
     path.mkdir()
     for name, data in files.items():

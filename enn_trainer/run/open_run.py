@@ -14,7 +14,7 @@ from enn_trainer.base.policy import CreateOpponent, PPOAgent
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.checkpoints.migrate.evolve import evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.named_code import OF_ENVIRONMENTS, check_run
+from enn_trainer.checkpoints.named_code import ENVIRONMENT_KINDS, check_run
 from enn_trainer.checkpoints.run_captures import run_folder
 from enn_trainer.checkpoints.state import State, first_eval_step
 from enn_trainer.checkpoints.state_files import read_config
@@ -23,20 +23,20 @@ from enn_trainer.config.load import COMMAND_LINE, DEFAULT
 from enn_trainer.evaluation.opponents import NamedOpponents
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.experience.collector import Collector
+from enn_trainer.experience.env_names import record_env_name
 from enn_trainer.experience.envs import (
     EnvFactory,
     EnvSource,
     WorkerOptions,
     check_whole_matches,
     in_section,
-    in_whole_matches,
+    make_whole_matches,
     sides_of,
     worker_options,
 )
-from enn_trainer.experience.handed_in import record_world
 from enn_trainer.experience.memories import check_identity
 from enn_trainer.experience.players import AgentPlayer, Players
-from enn_trainer.experience.run_memories import RunMemories
+from enn_trainer.experience.run_memories import RecurrentStates
 from enn_trainer.experience.seated_players import AGENT
 from enn_trainer.experience.varied_envs import VariedEnvs
 from enn_trainer.run.checkpointing import Checkpoints
@@ -50,7 +50,7 @@ from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import empty_cache_after_steps
 from enn_trainer.runtime.shards import Shards
 from enn_trainer.selfplay.league import League, Matchmaker
-from enn_trainer.selfplay.seating import Seating
+from enn_trainer.selfplay.seating import PoolLineups
 from entity_env.seeding import derive_seed
 from entity_env.spaces import Spaces
 from entity_env.vec.ray_worker import RayWorker
@@ -60,23 +60,23 @@ from rogue_net.ragged import EntityBatch
 from rogue_net.space_diff import diff_spaces
 
 
-def name_world(manager: StateManager, env: EnvSource) -> None:
-    """Set `env.id` to the name of the environment that was handed in."""
+def record_env_id(manager: StateManager, env: EnvSource) -> None:
+    """Set `env.id` to the name of the environment argument."""
     config = manager.config.env
     configured, is_typed = config.id, manager.sources.of("env.id") == COMMAND_LINE
-    if record_world(config, env, manager.start_folder) and is_typed:
-        manager.say(f"env.id={configured}: not used, the program hands in another")
+    if record_env_name(config, env, manager.start_folder) and is_typed:
+        manager.say(f"env.id={configured}: not used, the program passes another environment")
 
 
 def open_envs(
     create_envs: EnvFactory, manager: StateManager, stack: ExitStack
 ) -> tuple[VariedEnvs, Shards]:
-    """Return the environments to collect frames in, with metrics of their episodes, and shards.
+    """Create the environments of this rank, wrapped for episode metrics, and their shards.
 
-    In a run of several ranks they are those of this rank. They are closed with the stack.
+    The environments are closed with the stack.
 
     Raises:
-        ConfigError: settings do not fit the environments.
+        ConfigError: settings do not match the environments.
     """
     config, group = manager.config, manager.group
     rollout, count = config.rollout, config.scale.shards or 1
@@ -88,14 +88,14 @@ def open_envs(
     saved = None if manager.follows else manager.resumed_from
     if saved is not None and (before := read_config(saved).scale.shards or 1) != count:
         manager.say(
-            f"scale.shards={count}: not the {before} of the save, which changes results by rounding"
+            f"scale.shards={count}: was {before} in the checkpoint; results differ by rounding"
         )
     try:
         with worker_options(WorkerOptions(rollout.recover, new_worker)):
             make = partial(create_envs, config.env)
             is_chosen = manager.sources.of("rollout.num_envs") != DEFAULT
-            of_rank = partial(_of_rank, make, rollout.processes, count, group)
-            made, num_envs = in_whole_matches(of_rank, rollout.num_envs, is_chosen)
+            make_shards = partial(_make_shards, make, rollout.processes, count, group)
+            made, num_envs = make_whole_matches(make_shards, rollout.num_envs, is_chosen)
             envs, shards = made
             if num_envs != rollout.num_envs:
                 rollout.num_envs = num_envs
@@ -116,26 +116,26 @@ def open_envs(
     return measured, shards
 
 
-def _of_rank(
+def _make_shards(
     make: Callable[[int, int, int], VecEnv], processes: int, count: int, group: Group, num_envs: int
 ) -> tuple[VecEnv, Shards]:
-    """Return the environments of a rank, or of a run alone, and their shards.
+    """Create the environments of a rank, and its shards.
 
     Args:
         make: (num_envs, processes, first_env_index) -> environments.
         processes: number of worker processes.
-        count: the number of shards of the run.
-        group: the ranks.
-        num_envs: the number of environments of the run.
+        count: number of shards of the run.
+        group: processes of the run.
+        num_envs: number of environments of the run.
 
     Raises:
-        ConfigError: there are fewer matches than shards, or the environments cannot be made.
+        ConfigError: there are fewer matches than shards, or the environments cannot be created.
     """
     sides, first = sides_of(make, num_envs) if group.size > 1 else 1, 0
     check_whole_matches(num_envs, sides)
     if count > num_envs // sides:
         raise _too_many_shards(num_envs, sides, count)
-    shards = Shards.of(num_envs, sides, count).of_rank(group.rank, group.size)
+    shards = Shards.of(num_envs, sides, count).for_rank(group.rank, group.size)
     if group.size > 1:
         num_envs, first = len(shards.columns), shards.columns.start
     return make(num_envs, processes, first), shards
@@ -149,8 +149,8 @@ def _too_many_shards(num_envs: int, sides: int, count: int) -> ConfigError:
 
 
 def learnt_shards(state: State, shards: Shards) -> Shards:
-    """Return the shards of the environments that are learnt from."""
-    seating = state.part(Seating)
+    """Return the shards of the environments that the agent learns from."""
+    seating = state.part(PoolLineups)
     table = None if seating is None else seating.table
     return shards if table is None else shards.map(table.learnt_before)
 
@@ -163,35 +163,35 @@ def open_state(
     device: torch.device,
     stack: ExitStack,
 ) -> State:
-    """Return the state of the run on its device, new or restored.
+    """Create or restore the state of the run, and move it to the device.
 
     Raises:
-        ConfigError: the environments or the network cannot be used.
-        CheckpointError: the state is that of another world.
+        ConfigError: the environments or the network are invalid.
+        CheckpointError: the checkpoint is of another environment.
     """
-    # Validate the combination, and let the manager make or restore a state for it.
+    # Validate the combination, and create or restore the state.
     if agent is not None and manager.config.vf_net is not None:
-        raise ConfigError("vf_net: a network of your own has values of its own; leave it out")
+        raise ConfigError("vf_net: a custom network has its own values; remove vf_net")
     if not envs.action_space():
-        raise ConfigError("env: expected a world with actions, its action space is empty")
+        raise ConfigError("env: expected an environment with actions, got an empty action space")
     if not envs.obs_space().entities and not envs.has_global_entity():
-        raise ConfigError("env: expected a world with entities or something global, got neither")
+        raise ConfigError("env: expected entities, global features or global actions, got none")
     manager.set_deserialize_ctx("obs_space", envs.obs_space())
     manager.set_deserialize_ctx("action_space", envs.action_space())
     manager.set_deserialize_ctx("agent", agent)
     state = manager.state
 
-    # A restored state has to be of the same world; labels in another order are upgraded.
+    # A restored state must match the environment; labels in another order are upgraded.
     diff = diff_spaces(state.spaces, Spaces.of(envs))
     if diff.changed:
         raise CheckpointError(
-            f"the world is not the one of the checkpoint: {'; '.join(diff.changed)}; begin a new "
-            "run with --init-from, or upgrade the save by enn checkpoints evolve"
+            f"the environment differs from the checkpoint: {'; '.join(diff.changed)}; start a new "
+            "run with --init-from, or upgrade the checkpoint with enn checkpoints evolve"
         )
     if diff.reordered_labels and agent is not None:
         raise CheckpointError(
-            f"the world is not the one of the checkpoint: {'; '.join(diff.reordered_labels)}; a "
-            "network of your own needs the labels in the same order"
+            f"the environment differs from the checkpoint: {'; '.join(diff.reordered_labels)}; a "
+            "custom network needs the labels in the same order"
         )
     if diff.reordered_labels:
         config, spaces = manager.config, Spaces(state.obs_space, envs.action_space())
@@ -203,7 +203,7 @@ def open_state(
     if manager.resumed_from is not None:
         state.restart += 1
     evaluation = manager.config.eval
-    if evaluation is not None:  # perhaps switched on, or more often, since the run was saved
+    if evaluation is not None:  # the setting may have changed since the checkpoint
         if state.next_eval_step is None:
             state.next_eval_step = first_eval_step(evaluation, state.step)
         state.next_eval_step = min(state.next_eval_step, state.step + evaluation.interval)
@@ -225,38 +225,38 @@ def open_state(
 def trusted_opponents(
     manager: StateManager, create_opponent: CreateOpponent | None
 ) -> CreateOpponent:
-    """Return the factory of opponents, after a check of the code that a save names.
+    """Return the factory of opponents, after a check of the code that the checkpoint names.
 
     Args:
         manager: state manager of the run.
-        create_opponent: factory of the program; None for opponents by their paths and names.
+        create_opponent: factory of the program; None to load opponents by path and name.
 
     Raises:
-        ConfigError: a save names a bot that the user does not, or lets the run join a cluster.
+        ConfigError: the checkpoint names a bot or a cluster that the user does not name.
     """
     if create_opponent is not None:
-        check_run(manager, without=(*OF_ENVIRONMENTS, "bot"))
+        check_run(manager, without=(*ENVIRONMENT_KINDS, "bot"))
         return create_opponent
-    return NamedOpponents(check_run(manager, without=OF_ENVIRONMENTS))
+    return NamedOpponents(check_run(manager, without=ENVIRONMENT_KINDS))
 
 
 @dataclass(frozen=True)
 class RunParts:
-    """Parts of a run, of which its players and episodes are made.
+    """Components of a run that its players and episodes need.
 
     Attributes:
         manager: state manager of the run.
         envs: environments of this process.
-        env: class or function that made them.
-        configured_id: `env.id` as it was configured.
+        env: class or function that creates them.
+        configured_id: `env.id` of the configuration.
         opponents: factory of opponents.
         matchmaker: draws opponents; None for `selfplay.choose`.
         callbacks: callbacks of the run.
-        context: lanes, timers and shards.
+        context: threads, timers and shards.
         device: device of the agent.
         evaluation: evaluator of the run.
-        checkpoints: saves of the run.
-        stack: closes recordings, and ends the saving of episodes.
+        checkpoints: saves the run.
+        stack: closes recordings, and removes the hook that saves episodes.
     """
 
     manager: StateManager
@@ -274,25 +274,25 @@ class RunParts:
 
 
 def open_players(run: RunParts) -> tuple[Players, League | None]:
-    """Create the players of a run; with self-play also the league, and add its callback."""
+    """Create the players of a run; with self-play also the league, and register its callback."""
     manager, context = run.manager, run.context
     config, shards = manager.config, context.shards
     player = AgentPlayer(
         manager.state.agent,
         derive_seed(config.seed, "act"),
-        context.lanes,
+        context.threads,
         learning=True,
         spans=context.spans,
         shards=shards,
     )
     if config.selfplay is None:
         if run.matchmaker is not None:
-            raise ConfigError("matchmaker: expected the section selfplay beside it, got none")
-        memories = manager.state.part(RunMemories)
+            raise ConfigError("matchmaker: expected the setting selfplay too, got none")
+        memories = manager.state.part(RecurrentStates)
         if memories is not None:
             if context.exchange.group.size > 1:
                 memories.columns = shards.columns
-            memories.ask = lambda: {AGENT: player.memory}
+            memories.source = lambda: {AGENT: player.memory}
             player.restore_memory = partial(memories.begin, AGENT)
         return player, None
     pool = SelfPlay(
@@ -308,9 +308,9 @@ def open_players(run: RunParts) -> tuple[Players, League | None]:
 
 
 def open_episodes(run: RunParts) -> tuple[RunningEpisodes, League | None, Curriculum]:
-    """Begin the episodes of a run; return them, the league if it has one, and its curriculum.
+    """Start or resume the episodes of a run; return them, the league or None, and the curriculum.
 
-    Callbacks of the latter two are added. Saves have the episodes until the stack is closed.
+    Registers the callbacks of the run, and saves the episodes until the stack is closed.
     """
     manager, envs, callbacks, context = run.manager, run.envs, run.callbacks, run.context
     watchers = record_rollouts(manager, envs, run_folder(manager), run.stack)
@@ -328,23 +328,23 @@ def open_episodes(run: RunParts) -> tuple[RunningEpisodes, League | None, Curric
 
 
 def begin_episodes(run: RunParts, episodes: RunningEpisodes) -> None:
-    """Continue the episodes of the save or begin new ones; a new run learns input statistics."""
+    """Resume the saved episodes or start new ones; initialise input statistics of a new run."""
     manager, context = run.manager, run.context
     state, saved = manager.state, manager.resumed_from
     state.agent.eval()
     where = "the state" if saved is None else str(saved.path)
     obs = episodes.begin(where, run.env.__name__ if isinstance(run.env, type) else None)
-    if episodes.unsaved and saved is None:  # after a resume its message says so
+    if episodes.unsaved and saved is None:  # the message of a resumed run includes it
         manager.say(f"{NOT_SAVED}: {episodes.unsaved}")
     if nameless := check_identity(state.agent, obs):
         manager.say(
-            f"net.memory: {', '.join(nameless)} remember nothing, as observations have no ids of "
-            "them (Observation.ids)"
+            f"net.memory: {', '.join(nameless)} get no memory, because observations have no ids; "
+            "set Observation.ids"
         )
     source = manager.init_from
     if state.step == 0 and saved is None and (source is None or "norm" not in source.parts):
-        learnt = episodes.players.learnt_among(len(obs))
+        learnt = episodes.players.learnt_envs(len(obs))
         frames = EntityBatch.of(obs, run.device).take(learnt)
         shards = context.learnt or Shards.one(frames.num_frames)
-        context.exchange.input_stats(state.agent, shards.of_frames(frames))
+        context.exchange.input_stats(state.agent, shards.split_frames(frames))
         state.memory[FIRST_FRAMES] = True

@@ -1,4 +1,4 @@
-"""One call of `Trainer.run`: signals, progress display, evaluation and save at the end, result."""
+"""Session of `Trainer.run`: signals, progress display, final evaluation and checkpoint, result."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +13,7 @@ from enn_trainer.callbacks.run_metrics import MetricsLog
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.run.checkpointing import Checkpoints
-from enn_trainer.run.clusters import lost_heads_named
+from enn_trainer.run.clusters import report_lost_head
 from enn_trainer.run.running_episodes import RunningEpisodes
 from enn_trainer.run.stopping import Stopping
 from enn_trainer.runtime.interrupt import StoppedAtOnce, UpdateAbandoned
@@ -28,7 +28,7 @@ class TrainResult(float):
 
     Attributes:
         step: frames of the run, over all restarts.
-        checkpoint: the last save, or None.
+        checkpoint: path of the last checkpoint, or None.
         eval: scalars of the last evaluation by name, empty without one.
         interrupted: True if a signal requested to stop.
         stopped_by: the reason why the run ended, as text.
@@ -42,7 +42,7 @@ class TrainResult(float):
 
 
 class SessionTrainer(RunningTrainer, Protocol):
-    """Interface of `Trainer` for sessions: its parts."""
+    """Protocol of `Trainer` for sessions."""
 
     manager: StateManager
     spans: Spans
@@ -55,17 +55,17 @@ class SessionTrainer(RunningTrainer, Protocol):
     episodes: RunningEpisodes
 
     def at_work(self) -> AbstractContextManager[None]:
-        """Return a context for updates and evaluations, whose time is counted."""
+        """Return a context for updates and evaluations, in which training time is counted."""
 
     def evaluate_now(self, is_asked: bool = False, is_end: bool = False) -> dict[str, float]:
         """Evaluate and notify the callbacks."""
 
 
 class Session:
-    """Progress of one call of `Trainer.run`.
+    """Progress of a call of `Trainer.run`.
 
     Attributes:
-        reason: why the run ends; None while it goes on.
+        reason: why the run ends; None while it continues.
         result: result of the run, at its end.
     """
 
@@ -80,14 +80,13 @@ class Session:
         return self.reason is None
 
     def update(self) -> None:
-        """Ask if the run ends, then save if a save is due.
+        """Evaluate stop conditions, then save if a checkpoint is due.
 
-        To be called once after each update and evaluation: conditions have a memory, which the save
-        contains.
+        Call it once after each update and evaluation, as conditions have a state, which is saved.
         """
         trainer = self._trainer
         self.reason = trainer.stopping.reason()
-        # An evaluation precedes the save.
+        # If an evaluation is due, it comes first.
         if self.goes_on() and not trainer.evaluation.is_due():
             with trainer.spans.span("checkpoint"):
                 trainer.checkpoints.save_if_due()
@@ -95,7 +94,7 @@ class Session:
     def evaluate_at_end(self) -> None:
         """Evaluate, unless interrupted or evaluated at this step, and update conditions.
 
-        To be called before the save, whose manifest has the result.
+        Call it before the final checkpoint, whose manifest contains the result.
         """
         trainer, manager = self._trainer, self._trainer.manager
         manager.interrupted_by = trainer.stopping.agreed_signal()
@@ -109,30 +108,30 @@ class Session:
 
 @contextmanager
 def session(trainer: SessionTrainer, stop: Condition | None) -> Iterator[Session]:
-    """Return the context of one call of `Trainer.run`.
+    """Return the context of a call of `Trainer.run`.
 
-    It begins with signal handlers, the progress display and hooks, and ends with an evaluation, a
-    save and hooks, also after an error.
+    On entry it installs signal handlers, starts the progress display and calls callbacks; on exit,
+    also after an error, it evaluates, saves and calls callbacks.
 
     Args:
         trainer: the trainer.
-        stop: condition that ends the run, besides those of the configuration.
+        stop: condition that ends the run, in addition to the configuration.
     """
     trainer.stopping.begin(stop)
-    random = trainer.manager.random_return()  # before the time of the run is counted
-    shown = trainer.progress.shown(trainer.episodes.message, random)
-    with trainer.at_work(), shown, trainer.stopping.signals():
+    random = trainer.manager.random_return()  # before training time is counted
+    display = trainer.progress.shown(trainer.episodes.message, random)
+    with trainer.at_work(), display, trainer.stopping.signals():
         current, is_discarded, is_saving = Session(trainer), False, False
         try:
-            with lost_heads_named(trainer.manager.group):
-                # Begin, and let the trainer take its updates.
+            with report_lost_head(trainer.manager.group):
+                # Start, and run the updates of the trainer.
                 if trainer.manager.resumed_from is not None:
                     trainer.callbacks.on_restore(trainer)
                 trainer.callbacks.on_train_start(trainer)
                 current.reason = trainer.stopping.reason()
                 try:
                     yield current
-                except UpdateAbandoned:  # it did not finish in time after a request to stop
+                except UpdateAbandoned:  # it did not finish in time after a stop request
                     current.reason = "interrupted mid-update; the update was discarded"
                     is_discarded = True
 
@@ -147,8 +146,8 @@ def session(trainer: SessionTrainer, stop: Condition | None) -> Iterator[Session
             trainer.manager.leave(error)
             is_save_failed = is_saving and isinstance(error, CheckpointError)
             try:
-                # Save after an error, unless that stops at once or came from the last save, or from
-                # another rank: the newest save stands, as after the loss of a run's only process.
+                # Save after an error, unless the run stops at once, or saving or another rank
+                # failed: then the newest checkpoint stands, as after the death of the process.
                 if not (is_save_failed or isinstance(error, StoppedAtOnce | RankError)):
                     trainer.episodes.are_valid = False  # they may be broken
                     trainer.checkpoints.save_after_failure()

@@ -1,4 +1,4 @@
-"""Reasons to end a run: limits, conditions, requests and signals."""
+"""Stopping of a run: limits, conditions, requests and signals."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,17 +18,16 @@ from entity_env.errors import did_you_mean
 
 
 class Stopping:
-    """Decides if a run ends.
+    """Decides when a run ends.
 
     Args:
-        manager: has the configuration, and the state with the memory of conditions.
+        manager: state manager of the run; the state includes the memory of conditions.
         log: metrics of the run.
         say: prints a line.
 
     Attributes:
-        interrupts: signals, while `signals` is entered.
-        read_tags: tags of metrics that decide something: when the run ends, a lesson changes, or a
-            save is kept.
+        interrupts: received signals, inside of the context `signals`.
+        read_tags: tags of metrics that stop conditions, curricula or retention depend on.
     """
 
     def __init__(self, manager: StateManager, log: MetricsLog, say: Callable[[str], None]) -> None:
@@ -41,11 +40,11 @@ class Stopping:
         self._best_keys = [read_best(text).key for text in manager.config.checkpoint.best]
         self._lesson_keys = metrics_of(manager.config.curricula)
         self._bounds = [read_bound(text, "stop") for text in manager.config.stop]
-        of_bounds = (bound.key for bound in self._bounds)
-        self.read_tags = {*self._best_keys, *self._lesson_keys, *of_bounds}
+        bound_keys = (bound.key for bound in self._bounds)
+        self.read_tags = {*self._best_keys, *self._lesson_keys, *bound_keys}
 
     def begin(self, condition: Condition | None) -> None:
-        """Begin a run that a condition ends, besides those of the configuration.
+        """Start a run with a stop condition in addition to the configuration.
 
         Raises:
             ConfigError: a condition reads metrics of evaluations, but `eval` is not set.
@@ -58,8 +57,8 @@ class Stopping:
         for key in keys:
             if key.startswith(EVAL_PREFIX) and self._config.eval is None:
                 raise ConfigError(
-                    f"stop: {key}: expected evaluations, there are none; set eval.interval and "
-                    "what to play, such as eval.steps"
+                    f"stop: {key}: expected evaluations, got none; set eval.interval and "
+                    "eval.steps or eval.episodes"
                 )
 
     @contextmanager
@@ -69,13 +68,13 @@ class Stopping:
             try:
                 yield
             finally:
-                self.interrupts = Interrupts()  # a request ends with its run
+                self.interrupts = Interrupts()  # requests do not outlive the run
 
     def check(self) -> None:
-        """Raise within an update if it is to be discarded.
+        """Raise within an update if it must be abandoned.
 
         Raises:
-            UpdateAbandoned: stopping was requested by a signal some seconds ago.
+            UpdateAbandoned: a signal requested to stop some seconds ago.
         """
         self.interrupts.check()
 
@@ -84,13 +83,13 @@ class Stopping:
         self._request = why
 
     def reason(self) -> str | None:
-        """Return the reason why the run ends, or None if it goes on; the same in all ranks.
+        """Return why the run ends, or None if it continues; equal in all ranks.
 
-        Call it once after each update and evaluation, as conditions have a memory.
+        Call it once after each update and evaluation, as conditions have a state.
         """
-        own = self._condition_met(), self._limit_reached(), self._request, self.interrupts.number
+        local = self._condition_met(), self._limit_reached(), self._request, self.interrupts.number
         met, limits, requests, numbers = zip(
-            *self._manager.group.gather(own, "agreeing"), strict=True
+            *self._manager.group.gather(local, "agreeing"), strict=True
         )
         self._take_signals(numbers)
         interrupted = "interrupted" if self.interrupts.requested else None
@@ -98,7 +97,7 @@ class Stopping:
         return next((reason for reason in reasons if reason is not None), None)
 
     def agreed_signal(self) -> int:
-        """Return the signal that requested to stop, in whichever rank; 0 before."""
+        """Return the signal that requested to stop in any rank; 0 if there is none."""
         self._take_signals(self._manager.group.gather(self.interrupts.number, "agreeing"))
         return self.interrupts.number
 
@@ -107,17 +106,17 @@ class Stopping:
 
     def _condition_met(self) -> str | None:
         """Return the condition if it is met, else None."""
-        condition, logged, state = self._condition, self._log.take_fresh(), self._state
+        condition, logged, state = self._condition, self._log.pop_fresh(), self._state
         rounds = state.part(RunRounds)
         assert rounds is not None
-        fresh = (logged - rounds.tags) | rounds.take_fresh()
+        fresh = (logged - rounds.tags) | rounds.pop_fresh()
         self._warn_of_unknown("checkpoint.best", self._best_keys)
         self._warn_of_unknown("curricula", self._lesson_keys)
         if condition is None:
             return None
         self._warn_of_unknown("stop", condition.keys())
         memory = state.memory
-        # A resumed run evaluates its condition once more, without new metrics: do not count that.
+        # A resumed run evaluates its condition again without new metrics, which does not count.
         number = memory["asked"] = memory.get("asked", 0) + bool(logged)
         now = Now(state.step, state.time_used, state.metrics_over_rounds(), fresh, number)
         return str(condition) if condition.is_met(now, memory) else None
@@ -133,16 +132,16 @@ class Stopping:
         return None
 
     def _warn_of_unknown(self, field: str, keys: Iterable[str]) -> None:
-        """Warn once if a setting names a metric that was not logged so far.
+        """Warn once for each metric in a setting that has not been logged so far.
 
-        It is no error, as the environment may log the metric later.
+        This is not an error, as the environment may log the metric later.
         """
         latest, last_eval = self._log.latest, self._log.last_eval
         for key in sorted(set(keys) - latest.keys() - self._unknown):
-            of_eval = key.startswith(EVAL_PREFIX)
+            is_eval = key.startswith(EVAL_PREFIX)
             has_ended = not math.isnan(latest.get("episodic_reward.mean", math.nan))
-            if last_eval if of_eval else has_ended:
-                others = last_eval if of_eval else latest
-                hint = did_you_mean(repr(key), map(repr, others), cutoff=0.0)
+            if last_eval if is_eval else has_ended:
+                logged = last_eval if is_eval else latest
+                hint = did_you_mean(repr(key), map(repr, logged), cutoff=0.0)
                 self._say(f"{field}: no metric {key!r} so far{hint}")
                 self._unknown.add(key)

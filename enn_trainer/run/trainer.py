@@ -1,4 +1,4 @@
-"""The training loop: rollout, learning, callbacks, again."""
+"""The training loop: rollout, update, callbacks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,7 +18,7 @@ from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.schedules import follow_schedules
-from enn_trainer.evaluation.remote import play_elsewhere
+from enn_trainer.evaluation.remote import use_remote_evaluator
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.envs import EnvSource, env_factory
@@ -28,10 +28,10 @@ from enn_trainer.run.joining import join
 from enn_trainer.run.open_run import (
     RunParts,
     learnt_shards,
-    name_world,
     open_envs,
     open_episodes,
     open_state,
+    record_env_id,
     trusted_opponents,
 )
 from enn_trainer.run.rank_exchange import exchange_of
@@ -39,7 +39,7 @@ from enn_trainer.run.session import TrainResult, session
 from enn_trainer.run.snapshot import Snapshot
 from enn_trainer.run.stopping import Stopping
 from enn_trainer.runtime.exchange import Exchange
-from enn_trainer.runtime.execution import ONE_LANE, ExecutionContext, Lanes
+from enn_trainer.runtime.execution import SINGLE_THREAD, ExecutionContext, ThreadPool
 from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.selfplay.league import Matchmaker
@@ -61,23 +61,23 @@ def train(
     The first Ctrl-C or SIGTERM saves and ends the run within seconds; a second one ends it at once.
 
     Args:
-        state_manager: the configuration and state of the run. One of hyperstate's own is accepted
+        state_manager: the configuration and state of the run. A manager of hyperstate is accepted
             and has the trained configuration and state afterwards.
-        env: an environment or match class, or a function that makes one from `env.kwargs`; a
+        env: an environment or match class, or a function that creates one from `env.kwargs`; a
             `VecEnv` class that takes (num_envs, first_env_index) before other arguments; or a
             factory (EnvConfig, num_envs, processes, first_env_index) -> VecEnv, also one written
             for entity-gym.
         create_opponent: (path, obs_space, action_space, device) -> agent, for `eval.opponent`; by
             default a checkpoint or `random`.
-        agent: a network of your own instead of `RogueNet`, see `PPOAgent`.
+        agent: a custom network instead of `RogueNet`, see `PPOAgent`.
         callbacks: hooks, called at fixed points of the run; see `Callback`.
-        stop: condition that ends the run early, besides those of the configuration.
+        stop: condition that ends the run early, in addition to the configuration.
         matchmaker: (members, step) -> weights by which opponents are drawn, instead of
             `selfplay.choose`.
 
     Raises:
-        ConfigError: the configuration cannot be used.
-        CheckpointError: the checkpoint to resume from cannot be used.
+        ConfigError: the configuration is invalid.
+        CheckpointError: the checkpoint to resume from is invalid.
         InvalidObservation: an observation does not match the spaces of the environment.
         WorkerError: a worker process failed.
         NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
@@ -95,7 +95,7 @@ def train(
 
 
 class Trainer:
-    """Training run that can be taken step by step, for example in a notebook.
+    """Training run that can be controlled step by step, for example in a notebook.
 
     Example:
         >>> from enn_trainer.stop_conditions import AtLeast
@@ -106,25 +106,25 @@ class Trainer:
         ...     result = trainer.run(stop=AtLeast("episodic_reward.mean", 0.3))
         [eval] step 2048 ...
 
-    Without `with`, call `close` to end the environments. Between calls, signal handlers, threads
-    and random number generators are as they were before. If a call raises, the state is that after
+    Without `with`, call `close` to close the environments. Signal handlers, threads and random
+    number generators are restored after each call. If a call raises, the state is rolled back to
     the last complete update.
 
     Args:
-        state_manager: configuration and state of the run; all arguments are those of `train`.
+        state_manager: configuration and state of the run; all arguments are as for `train`.
         env: the environment.
-        create_opponent: makes opponents.
-        agent: a network of your own.
+        create_opponent: factory of opponents.
+        agent: a custom network.
         callbacks: hooks, called at fixed points of the run.
-        matchmaker: weights of opponents.
+        matchmaker: returns the weights of opponents.
 
     Attributes:
         config: configuration of the run.
         league: opponents of the run, with results and ratings; None without `selfplay`.
         state: state of the run.
         manager: saves the state.
-        rank: number of this process; 0 in a run of one, and in the one that saves.
-        spans: time that each phase of the run has taken so far.
+        rank: rank of this process; rank 0 saves.
+        spans: time of each phase of the run so far.
     """
 
     def __init__(
@@ -146,16 +146,16 @@ class Trainer:
         opponents = trusted_opponents(self.manager, create_opponent)
         create_envs = env_factory(env)
         configured_id = self.config.env.id
-        name_world(self.manager, env)
+        record_env_id(self.manager, env)
         folder = self.manager.start_folder
-        with ExitStack() as stack, process_settings(self.config, ONE_LANE, folder):
+        with ExitStack() as stack, process_settings(self.config, SINGLE_THREAD, folder):
             # Environments and state, under the lock of the run.
             stack.enter_context(self.manager.training())
             envs, shards = open_envs(create_envs, self.manager, stack)
             self.state = open_state(self.manager, envs, shards, agent, self._device, stack)
-            keep_freed_memory()  # before there are lanes, which then share the allocator
-            lanes = stack.enter_context(Lanes.of(self.state.agent))
-            self.manager.hand_back(state_manager)
+            keep_freed_memory()  # before there are threads, which then share the allocator
+            threads = stack.enter_context(ThreadPool.of(self.state.agent))
+            self.manager.copy_to(state_manager)
             self.callbacks.load_states(self.state.memory, self.manager.say)
             self.evaluation = RunEvaluator(
                 config=self.config,
@@ -163,17 +163,17 @@ class Trainer:
                 create_opponent=opponents,
                 state=self.state,
                 device=self._device,
-                lanes=lanes,
+                threads=threads,
                 folder=run_folder(self.manager),
             )
-            play_elsewhere(self.evaluation, self.config, self._device, stack)
-            stack.callback(self.manager.put_back)  # if the run does not begin
+            use_remote_evaluator(self.evaluation, self.config, self._device, stack)
+            stack.callback(self.manager.put_back)  # if the run does not start
             self.manager.set_aside()
             prepare_captures(self.manager, self.evaluation.action_space)
             exchange = exchange_of(self.manager.group, shards, self._device)
             self._open_reports(envs, exchange, stack)
             self.context = ExecutionContext(
-                lanes=lanes,
+                threads=threads,
                 check=self.stopping.check,
                 spans=self.spans,
                 on_optimizer_step=partial(self.callbacks.on_optimizer_step, self),
@@ -197,12 +197,12 @@ class Trainer:
             )
             self.episodes, self.league, self._curriculum = open_episodes(run)
             self.checkpoints.begin()
-            follow_schedules(self.config, self.state)  # a resumed run begins with those of its step
+            follow_schedules(self.config, self.state)  # a resumed run starts at its step
             stack.callback(self.manager.group.leave_if_failed)  # first
             self._stack = stack.pop_all()
 
     def _open_reports(self, envs: VariedEnvs, exchange: Exchange, stack: ExitStack) -> None:
-        """Create metrics, progress display, stopping and saves, which read each other."""
+        """Create metrics, progress display, stopping and checkpoints."""
         self.log, self.watch, self.progress = add_built_in(
             callbacks=self.callbacks,
             manager=self.manager,
@@ -230,7 +230,7 @@ class Trainer:
         self._stack.__exit__(*error)
 
     def close(self) -> None:
-        """End the environments and close all files, after waiting for a save in progress."""
+        """Close the environments and all files, after waiting for a checkpoint in progress."""
         self._stack.close()
 
     @property
@@ -243,7 +243,7 @@ class Trainer:
 
         Raises:
             NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
-            CheckpointError: a save that a callback requested cannot be written.
+            CheckpointError: a checkpoint that a callback requested cannot be written.
         """
         with self.at_work():
             metrics = self._update()
@@ -256,24 +256,24 @@ class Trainer:
         The run is saved at the end, also if it fails, and evaluated if it was not interrupted.
 
         Args:
-            stop: condition that ends the run early, besides those of the configuration.
+            stop: condition that ends the run early, in addition to the configuration.
 
         Raises:
             ConfigError: `stop` reads metrics of evaluations, but `eval` is not set.
             NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
-            CheckpointError: the save at the end, or one that a callback requested, cannot be
+            CheckpointError: the final checkpoint, or one that a callback requested, cannot be
                 written.
         """
         with session(self, stop) as current:
             while current.goes_on():
                 self.evaluate_now() if self.evaluation.is_due() else self._update()
-                current.update()  # asks conditions, then saves
+                current.update()  # evaluates stop conditions, then saves
         return current.result
 
     def _update(self) -> dict[str, float]:
         """Collect experience, learn from it, and notify the callbacks."""
         state, algorithm = self.state, self.state.algorithm
-        collector = self.episodes.begun()
+        collector = self.episodes.running_collector()
         self._snapshot.save(state)
         self.callbacks.on_update_start(self)
         restored = self._snapshot.restored_on_error(state, self.episodes)
@@ -291,9 +291,9 @@ class Trainer:
         return metrics
 
     def _collect(self, collector: Collector) -> Rollout:
-        """Collect the frames of this process, and exchange what all processes need of them."""
+        """Collect this rank's rollout and gather what all ranks need."""
         config, state = self.config, self.state
-        own = partial(
+        collect_local = partial(
             collect,
             collector,
             steps=config.rollout.steps,
@@ -301,22 +301,22 @@ class Trainer:
             seq_len=config.ppo.seq_len,
             context=self.context,
         )
-        rollout: Rollout = self.context.exchange.rollout(own, collector, state)
+        rollout: Rollout = self.context.exchange.rollout(collect_local, collector, state)
         return rollout
 
     def evaluate(self, settings: EvalConfig | None = None) -> dict[str, float]:
         """Evaluate now and return the metrics by tag.
 
         Args:
-            settings: settings of an evaluation that is not tracked; by default `eval` of the
-                configuration, which is.
+            settings: settings of an evaluation that is not logged; by default `eval` of the
+                configuration, which is logged.
 
         Raises:
-            ConfigError: the configuration has no `eval`, or the settings cannot be used.
-            CheckpointError: a save that a callback requested cannot be written.
+            ConfigError: the configuration has no `eval`, or the settings are invalid.
+            CheckpointError: a checkpoint that a callback requested cannot be written.
         """
         if settings is None and self.config.eval is None:
-            raise ConfigError("eval: expected what to play, such as eval.steps; there is none")
+            raise ConfigError("eval: expected settings such as eval.steps, got none")
         with self.at_work():
             if settings is not None:
                 return self.evaluation.scalars_with(settings)
@@ -325,9 +325,9 @@ class Trainer:
             return metrics
 
     def evaluate_now(self, is_asked: bool = False, is_end: bool = False) -> dict[str, float]:
-        """Evaluate and notify the callbacks; return {} if nothing was measured.
+        """Evaluate, notify the callbacks and return the metrics; {} if there are no results yet.
 
-        The arguments are those of `RunEvaluator.play`.
+        For the arguments see `RunEvaluator.play`.
         """
         with self.spans.span("eval"):
             finished = self.evaluation.play(
@@ -337,7 +337,7 @@ class Trainer:
                 is_end=is_end,
             )
         self.watch.tick()
-        self.state.time_used = self.manager.group.share(self.state.time_used, "evaluating")
+        self.state.time_used = self.manager.group.broadcast(self.state.time_used, "evaluating")
         metrics: dict[str, float] = {}
         for evaluation in finished:
             metrics = self.evaluation.take(evaluation)
@@ -347,15 +347,15 @@ class Trainer:
         return metrics
 
     def save(self) -> Path | None:
-        """Save the run now and return the path, or None without a `checkpoint_dir`.
+        """Save the run now and return the path; None without a `checkpoint_dir`.
 
-        In `on_update_end` and `on_eval_end` it returns None: the save is made once the metrics are
-        recorded and the stop conditions evaluated, after an evaluation that is due, and
-        `on_checkpoint` gets its path.
+        In `on_update_end` and `on_eval_end` it returns None: the run is saved after metrics are
+        recorded, an evaluation that is due has run, and stop conditions are evaluated;
+        `on_checkpoint` gets the path.
 
         Raises:
-            ValueError: it is called in the middle of an update.
-            CheckpointError: the save cannot be written.
+            ValueError: it is called during an update.
+            CheckpointError: the checkpoint cannot be written.
         """
         return self.checkpoints.save()
 
@@ -370,7 +370,7 @@ class Trainer:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Return a context for updates and evaluations, whose time is counted."""
-        with process_settings(self.config, self.context.lanes, self.manager.start_folder):
+        """Return a context for updates and evaluations, in which training time is counted."""
+        with process_settings(self.config, self.context.threads, self.manager.start_folder):
             self.watch.start()
             yield

@@ -1,4 +1,4 @@
-"""`Exchange`: what the processes of a run exchange in an update; nothing in a run of one."""
+"""`Exchange`: communication between the processes of a run in an update; none in a run of one."""
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,11 +20,11 @@ class LossSums(Protocol):
     """Statistics of the losses of a shard."""
 
     def plain(self) -> dict[str, Any]:
-        """Return them as plain data."""
+        """Return the statistics as plain data."""
 
     @staticmethod
-    def of_plain(plain: Mapping[str, Any], device: torch.device) -> Any:
-        """Return the statistics that `plain` returned."""
+    def from_plain(plain: Mapping[str, Any], device: torch.device) -> Any:
+        """Create statistics from the result of `plain`."""
 
 
 S = TypeVar("S", bound=LossSums)
@@ -34,7 +34,7 @@ class Gradients(Protocol):
     """Gradients of the shards of this process."""
 
     def sum(self, group: Group, counts: Sequence[int], values: Sequence[T]) -> list[T]:
-        """Let `grad` of the parameters be the sums over all shards, and return all values.
+        """Set `grad` of the parameters to the sums over all shards, and return all values.
 
         Args:
             group: processes of the run.
@@ -47,7 +47,7 @@ Check = Callable[[], None]
 
 
 class Exchange:
-    """Exchange of a run of one process, which computes all shards.
+    """Communication of a run of one process, which computes all shards; the base class.
 
     Attributes:
         group: processes of the run.
@@ -56,10 +56,10 @@ class Exchange:
     group: Group = ALONE
 
     def rollout(self, collect: Callable[[], Any], collector: Any, state: Any) -> Any:
-        """Return the `Rollout` of this process with the data of all that learning needs.
+        """Collect this process's `Rollout` and gather what all processes need.
 
         Args:
-            collect: returns the rollout of this process.
+            collect: collects the rollout of this process.
             collector: `Collector` of this process.
             state: `State` of the run.
 
@@ -73,10 +73,10 @@ class Exchange:
         return check
 
     def gradient(self, gradients: Gradients, sums: Sequence[S], check: Check) -> list[S]:
-        """Let `grad` of the parameters be the sums over all shards.
+        """Set `grad` of the parameters to the sums over all shards.
 
         Args:
-            gradients: of the shards of this process.
+            gradients: gradients of the shards of this process.
             sums: statistics of each of these shards.
             check: interrupt check of the update.
 
@@ -93,7 +93,7 @@ class Exchange:
 
         Args:
             agent: the network.
-            frames: of each shard of this process.
+            frames: frames of each shard of this process.
         """
         if len(frames) == 1:
             agent.update_input_stats(frames[0])
@@ -114,32 +114,32 @@ class Exchange:
 
 
 ONE_PROCESS = Exchange()
-"""Exchange of a run of one process."""
+"""Communication of a run of one process."""
 
 
-def merge_moments(agent: nn.Module, of_shards: Iterable[Mapping[str, Moments]]) -> None:
-    """Add the moments of shards, by module, to the input statistics of an agent, in their order."""
+def merge_moments(agent: nn.Module, by_shard: Iterable[Mapping[str, Moments]]) -> None:
+    """Add the moments of shards, by module, to an agent's input statistics, in the given order."""
     norms: dict[str, Any] = dict(agent.named_modules())
-    for of_shard in of_shards:
-        for name, moments in of_shard.items():
+    for shard_moments in by_shard:
+        for name, moments in shard_moments.items():
             norms[name].merge(moments)
 
 
 def input_moments(agent: Any, batch: EntityBatch) -> dict[str, Moments]:
-    """Return the moments of a batch, by the module whose statistics they update."""
+    """Return the moments of a batch, by the module with the statistics to update."""
     if isinstance(agent, RogueNet | RogueNetWithValueNet):
         return agent.input_moments(batch)
 
-    # A network of another kind can only add them to its statistics.
+    # A custom network can only add the batch to its statistics.
     norms = {name: one for name, one in agent.named_modules() if isinstance(one, InputNorm)}
-    before = {name: deepcopy(norm.state_dict()) for name, norm in norms.items()}
+    saved = {name: deepcopy(norm.state_dict()) for name, norm in norms.items()}
     for norm in norms.values():
         for statistic in norm.buffers():
             statistic.zero_()
     agent.update_input_stats(batch)
     moments = {name: Moments(*deepcopy([*norm.buffers()])) for name, norm in norms.items()}
     for name, norm in norms.items():
-        norm.load_state_dict(before[name])
+        norm.load_state_dict(saved[name])
     return moments
 
 
@@ -152,25 +152,25 @@ def digest_of(agent: nn.Module) -> int:
     return digest
 
 
-_MOST_GATHERED = 2**20
-"""Bytes of the gradients of a rank that are sent whole, at most, as they are copied some times."""
+_MAX_GATHERED_BYTES = 2**20
+"""Maximal size of the gradients of a rank that are sent whole, as they are copied repeatedly."""
 
 
-_WORTH_A_MESSAGE = 2**17
-"""Bytes that take about as long as two messages."""
+_MESSAGE_BYTES = 2**17
+"""Bytes with about the transfer time of two messages."""
 
 
 def are_gathered(num_bytes: int, ranks: int, shards: int) -> bool:
-    """Return True if ranks send gradients whole, with their statistics, in one message.
+    """Return True if ranks send whole gradients, with their statistics, in one message.
 
-    Otherwise each rank gets a slice of those of each shard, adds them, and sends the sum: further
-    messages of fewer bytes. Sums are the same.
+    Otherwise each rank receives a slice of the gradients of each shard, and sends its sum: more
+    messages with fewer bytes. The sums are the same.
 
     Args:
-        num_bytes: bytes of the gradients of a shard.
+        num_bytes: size of the gradients of a shard.
         ranks: number of ranks.
         shards: number of shards.
     """
     whole, slices = shards * (ranks - 1) / ranks, (shards / ranks + 1) * (ranks - 1) / ranks
-    is_cheap = num_bytes * (whole - slices) <= _WORTH_A_MESSAGE
-    return ranks > 1 and is_cheap and num_bytes * -(-shards // ranks) <= _MOST_GATHERED
+    is_cheap = num_bytes * (whole - slices) <= _MESSAGE_BYTES
+    return ranks > 1 and is_cheap and num_bytes * -(-shards // ranks) <= _MAX_GATHERED_BYTES

@@ -1,12 +1,11 @@
 """Thread pool, interrupt check and timers of an update.
 
-Most operations of a network are too small to be split among torch's own threads: each operation
-would wait for the slowest thread, for long where another program uses a core. Frames are
-independent, and torch releases the interpreter lock in every operation, so that lanes use as many
-cores as there are lanes.
+Most operations of a network are too small for torch's intra-op threads: each operation would wait
+for the slowest thread, for long if another program uses a core. Frames are independent, and torch
+releases the interpreter lock in every operation, so that tasks of a thread pool run in parallel.
 
-Results must not depend on the number of lanes. So the division of frames into tasks does not depend
-on it, each task is computed by one thread, and results are taken in the order of tasks.
+Results do not depend on the number of threads: neither does the division of frames into tasks, each
+task is computed by one thread, and results are processed in the order of tasks.
 """
 
 from collections import deque
@@ -30,7 +29,7 @@ _WAITING = 2  # submitted tasks per lane, which bounds the results in memory
 
 
 @final
-class Lanes:
+class ThreadPool:
     """Thread pool for tasks; a context manager that shuts it down.
 
     Args:
@@ -44,33 +43,33 @@ class Lanes:
             self._pool = ThreadPoolExecutor(count, "lane", torch.set_num_threads, (1,))
 
     @staticmethod
-    def of(agent: object) -> "Lanes":
-        """Return as many lanes as torch has threads, or one if frames of this agent are not cut."""
-        return Lanes(1 if cost_of_entity(agent) is None else torch.get_num_threads())
+    def of(agent: object) -> "ThreadPool":
+        """Create a pool with torch's number of threads; one if the agent's frames are not split."""
+        return ThreadPool(1 if cost_of_entity(agent) is None else torch.get_num_threads())
 
     def run(self, tasks: Iterable[Callable[[], T]], take: Callable[[T], object]) -> None:
-        """Compute tasks, in the grad mode of the caller, and take their results in order.
+        """Compute tasks in the grad mode of the caller, and process their results in order.
 
         Args:
-            tasks: functions that do not change what others read.
+            tasks: functions without shared mutable data.
             take: called in this thread with each result, in the order of the tasks.
 
         Raises:
             Exception: the first error of a task or of `take`, after all tasks have ended.
         """
-        todo = [*tasks]
-        if self._pool is None or len(todo) < 2:
-            for task in todo:
+        all_tasks = [*tasks]
+        if self._pool is None or len(all_tasks) < 2:
+            for task in all_tasks:
                 take(task())
             return
-        pool, left, grad = self._pool, iter(todo), torch.is_grad_enabled()
+        pool, remaining, grad = self._pool, iter(all_tasks), torch.is_grad_enabled()
         waiting: deque[Future[T]] = deque()
         try:
-            for task in islice(left, _WAITING * self.count):
+            for task in islice(remaining, _WAITING * self.count):
                 waiting.append(pool.submit(_with_grad, grad, task))
             while waiting:
                 result = waiting.popleft().result()
-                for task in islice(left, 1):
+                for task in islice(remaining, 1):
                     waiting.append(pool.submit(_with_grad, grad, task))
                 take(result)
         finally:
@@ -78,9 +77,9 @@ class Lanes:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Return a context in which torch uses no threads beside the lanes.
+        """Return a context in which torch uses no intra-op threads in addition to the pool.
 
-        Compiled blocks may use as many threads as there are lanes, for a task that runs alone.
+        Compiled blocks may use `count` threads, for a task that runs alone.
         """
         before = torch.get_num_threads()
         if self.count > 1:
@@ -99,18 +98,18 @@ class Lanes:
             self._pool.shutdown(cancel_futures=True)
 
 
-ONE_LANE = Lanes()
-"""Lanes without a pool: the calling thread computes everything."""
+SINGLE_THREAD = ThreadPool()
+"""Pool without threads: the calling thread computes everything."""
 
 
 def cost_of_entity(agent: Any) -> int | None:
-    """Return the cost of an entity in a forward pass, by which frames are cut into pieces.
+    """Return the relative cost of an entity in a forward pass, for the size of microbatches.
 
     Returns:
-        d_model ** 2, as matrix products dominate; a tenth of it with compiled blocks, which use
-        threads themselves, so that lanes gain by the rest only. None where frames are not cut: on
-        a GPU, which is faster with larger batches, and for a user's own network, which may depend
-        on the frames of a batch or keep state between forward passes.
+        d_model ** 2, as matrix products dominate; a tenth of it with compiled blocks, which are
+        threaded, so that the pool speeds up the rest only. None if frames are not split: on a GPU,
+        which is faster with larger batches, and for a custom network, which may depend on the
+        frames of a batch or keep state between forward passes.
     """
     parts = rogue_nets(agent)
     if not parts or next(parts[0].parameters()).device.type != "cpu":
@@ -131,17 +130,17 @@ class ExecutionContext:
     Only the number of shards has an effect on the result, by rounding.
 
     Attributes:
-        lanes: threads that compute independent forward passes.
+        threads: thread pool for independent forward passes.
         check: called before each step of the environments and each minibatch, and in threads before
-            each forward pass; it raises to end the update.
+            each forward pass; raises to end the update.
         spans: timers.
         on_optimizer_step: called after each optimizer step with the statistics of its frames.
         shards: groups of the environments.
-        learnt: groups of those that are learnt from; None for one group of all.
-        exchange: what the processes of the run exchange.
+        learnt: groups of the environments that are trained on; None for one group of all.
+        exchange: communication between the processes of the run.
     """
 
-    lanes: Lanes = ONE_LANE
+    threads: ThreadPool = SINGLE_THREAD
     check: Callable[[], None] = lambda: None
     spans: Spans = OFF
     on_optimizer_step: Callable[[Any], None] = lambda stats: None

@@ -1,4 +1,4 @@
-"""Handling of SIGINT and SIGTERM, which stop a run with a save."""
+"""Handling of SIGINT and SIGTERM, which stop a run after a save."""
 
 import contextlib
 import os
@@ -11,22 +11,22 @@ from types import FrameType
 from typing import Self, final
 
 GRACE_S = 5.0
-"""Time that the running update has to finish. Then it is discarded, and repeated after a resume."""
+"""Time for the running update to finish. Then it is discarded, and repeated after a resume."""
 _UNDERSTOOD = b"\nstopping after this update (once more to stop at once)\n"
 
 
 def interrupted_status(number: int) -> int:
-    """Return the exit status of a run that a signal ended, as shells have it; 0 for no signal."""
+    """Return the exit status, by shell convention, of a run ended by a signal; 0 for no signal."""
     return 128 + number if number else 0
 
 
 class StoppedAtOnce(KeyboardInterrupt):
     """Raised when a signal stops the program at once.
 
-    A class of its own, as a plain KeyboardInterrupt may come from an environment.
+    A separate class, as a plain KeyboardInterrupt may come from an environment.
 
     Attributes:
-        status: exit status, as shells have it for programs that this signal ends.
+        status: exit status, by shell convention for this signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -39,12 +39,12 @@ class UpdateAbandoned(Exception):  # noqa: N818 (control flow, not an error)
 
 @final
 class Interrupts:
-    """Signal handlers as a context: the first SIGINT or SIGTERM is recorded as a request to stop.
+    """Context manager with signal handlers: the first SIGINT or SIGTERM is a request to stop.
 
-    A second one raises StoppedAtOnce. Outside the main thread no handlers are installed.
+    The second raises StoppedAtOnce. Outside the main thread no handlers are installed.
 
     Attributes:
-        number: of the signal that requested to stop; 0 before.
+        number: signal number of the request to stop; 0 before.
     """
 
     def __init__(self) -> None:
@@ -70,13 +70,13 @@ class Interrupts:
         return self.requested
 
     def take(self, number: int) -> None:
-        """Count a signal that another process of the run got; 0 for none."""
+        """Record a signal received by another process of the run; 0 for none."""
         if number and not self.requested:
             self._requested_s = time.monotonic()
             self.number = number
 
     def check(self) -> None:
-        """Raise within an update if it is to be discarded.
+        """Raise if the running update must be discarded.
 
         Raises:
             UpdateAbandoned: stopping was requested at least `GRACE_S` seconds ago.
@@ -89,8 +89,8 @@ class Interrupts:
             raise StoppedAtOnce(number)
         self._is_handled = True
         self.take(number)
-        # Not by print, which is not reentrant: the signal may have interrupted one.
-        # Not to a terminal, where it would break the panel.
+        # Not by print, which is not reentrant and may be what the signal interrupted.
+        # Not to a terminal, where it would break the progress panel.
         with contextlib.suppress(OSError):
             if not os.isatty(2):
                 os.write(2, _UNDERSTOOD)
@@ -108,7 +108,7 @@ def stopped_by(*numbers: int) -> contextlib.AbstractContextManager[None]:
 def ended_by(*numbers: int) -> contextlib.AbstractContextManager[None]:
     """Return a context in which these signals end the process at once, with one line.
 
-    For imports: an exception that a signal raises within one may become another, or be ignored.
+    For imports: an exception raised by a signal during an import may be replaced or ignored.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -120,13 +120,13 @@ def ended_by(*numbers: int) -> contextlib.AbstractContextManager[None]:
 
 
 def is_raised_by_code(error: KeyboardInterrupt) -> bool:
-    """Return True for an error that an environment raised: a note says which one, and when."""
+    """Return True for an error raised by an environment, which has a note with its place."""
     return bool(getattr(error, "__notes__", ()))
 
 
 @contextlib.contextmanager
 def one_line_if_interrupted() -> Iterator[None]:
-    """Return a context that a KeyboardInterrupt ends with one line and exit status 130."""
+    """Return a context that exits with one line and status 130 on a KeyboardInterrupt."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -144,5 +144,5 @@ def _handled_by(handler: Callable[[int, FrameType | None], None], *numbers: int)
         yield
     finally:
         for number, handler_before in before.items():
-            if signal.getsignal(number) != signal.SIG_IGN:  # as a rank that failed ignores it
+            if signal.getsignal(number) != signal.SIG_IGN:  # a failed rank ignores it
                 signal.signal(number, handler_before)

@@ -1,4 +1,4 @@
-"""Spans: nested timers of the parts of a run, each with calls, total time and own time.
+"""Spans: nested timers of the parts of a run, each with calls, total time and self time.
 
     >>> from enn_trainer.runtime.spans import Spans
     >>> spans = Spans()
@@ -6,12 +6,12 @@
     ...     with spans.span("act"):
     ...         pass
 
-On a GPU a span ends when its work is queued, not when it is done: the wait is in the span that
-needs a result first.
+On a GPU a span ends when its work is queued, not when it is done: the wait is in the first span
+that needs a result.
 
 Several threads may work within one span. The main thread is the one that opened the outermost span;
-a span that another thread opens meanwhile is a part of the span that is open in the main thread.
-Times of threads add up to core-seconds, which may exceed the time of the span they are parts of.
+a span opened by another thread is a child of the span that is open in the main thread. Times of
+threads add up to core-seconds, which may exceed the time of the parent span.
 """
 
 import json
@@ -32,26 +32,26 @@ class _Span:
 
     def __init__(self, name: str, path: str) -> None:
         self.name = name
-        self.path = path  # the names from the outermost span to this one, joined by "/"
+        self.path = path  # names from the outermost span to this one, joined by "/"
         self.calls = self.total_ns = self.self_ns = 0  # in the main thread; "self": without parts
-        self.threads_calls = self.threads_ns = self.threads_self_ns = 0  # in all others
+        self.threads_calls = self.threads_ns = self.threads_self_ns = 0  # in other threads
         self.parts: dict[str, _Span] = {}
 
     def part(self, name: str) -> "_Span":
-        """Return the span of this name within this one. Thread-safe."""
-        found = self.parts.get(name)
-        if found is None:
-            found = self.parts.setdefault(name, _Span(name, f"{self.path}/{name}".lstrip("/")))
-        return found
+        """Return the child span with this name; create it if necessary. Thread-safe."""
+        part = self.parts.get(name)
+        if part is None:
+            part = self.parts.setdefault(name, _Span(name, f"{self.path}/{name}".lstrip("/")))
+        return part
 
     def descendants(self) -> Iterator["_Span"]:
-        """Yield the spans within this one, each before its own parts."""
+        """Yield all descendants in pre-order."""
         for part in list(self.parts.values()):
             yield part
             yield from part.descendants()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the span and those within it as plain data, with the times of all threads."""
+        """Return the span and its descendants as plain data, with the times of all threads."""
         return {
             "name": self.name,
             "calls": self.calls + self.threads_calls,
@@ -63,7 +63,7 @@ class _Span:
 
 
 @final
-class _Entry:
+class _SpanTimer:
     """Context of one entry into a span.
 
     Args:
@@ -74,7 +74,7 @@ class _Entry:
     """
 
     def __init__(
-        self, span: _Span, outer: "_Entry | None", innermost: Any, lock: "threading.Lock | None"
+        self, span: _Span, outer: "_SpanTimer | None", innermost: Any, lock: "threading.Lock | None"
     ) -> None:
         self.span = span
         self._outer, self._innermost, self._lock = outer, innermost, lock
@@ -113,45 +113,45 @@ class Spans:
         self._root = _Span("run", "")
         self._main_thread = threading.get_ident()
         self._main = SimpleNamespace(entry=None)  # the innermost entry of the main thread
-        self._others = threading.local()  # that of each other one
+        self._other_threads = threading.local()  # the innermost entry of each other thread
         self._lock = threading.Lock()
         self._enabled = enabled
         self._start_ns = time.perf_counter_ns()
         self._reported: dict[str, tuple[int, int]] = {}
 
     def span(self, name: str) -> AbstractContextManager[object]:
-        """Return a context that is measured as a part of the span that is open."""
+        """Return a context that is timed as a child of the open span."""
         if not self._enabled:
             return _NOTHING
         in_main, thread = self._main.entry, threading.get_ident()
         if in_main is None:
             self._main_thread = thread
-            return _Entry(self._root.part(name), None, self._main, None)
+            return _SpanTimer(self._root.part(name), None, self._main, None)
         if thread == self._main_thread:
-            return _Entry(in_main.span.part(name), in_main, self._main, None)
-        outer = getattr(self._others, "entry", None)
+            return _SpanTimer(in_main.span.part(name), in_main, self._main, None)
+        outer = getattr(self._other_threads, "entry", None)
         within = in_main if outer is None else outer
-        return _Entry(within.span.part(name), outer, self._others, self._lock)
+        return _SpanTimer(within.span.part(name), outer, self._other_threads, self._lock)
 
     def since_last(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the time that was added since the last call.
+        """Return the times since the last call.
 
         Returns:
-            Milliseconds of each span in none of its parts, by path, over all threads; and
-            milliseconds of the outermost spans as a whole, by name.
+            Self time of each span in milliseconds, by path, over all threads; and total time of the
+            outermost spans in milliseconds, by name.
         """
-        own, whole = {}, {}
+        self_ms, total_ms = {}, {}
         for span in self._root.descendants():
             self_before, total_before = self._reported.get(span.path, (0, 0))
             self_ns = span.self_ns + span.threads_self_ns
             self._reported[span.path] = (self_ns, span.total_ns)
-            own[span.path] = (self_ns - self_before) / 1e6
+            self_ms[span.path] = (self_ns - self_before) / 1e6
             if "/" not in span.path:
-                whole[span.name] = (span.total_ns - total_before) / 1e6
-        return own, whole
+                total_ms[span.name] = (span.total_ns - total_before) / 1e6
+        return self_ms, total_ms
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the tree of all spans as plain data; the root is the run so far."""
+        """Return the tree of all spans as plain data; the root is the whole run so far."""
         total_ns = time.perf_counter_ns() - self._start_ns
         in_parts_ns = sum(part.total_ns for part in self._root.parts.values())
         return {
@@ -176,11 +176,11 @@ class Spans:
 
 _NOTHING = nullcontext()
 OFF = Spans(enabled=False)
-"""Spans that measure nothing."""
+"""Disabled spans."""
 
 
 class SpanTimes(NamedTuple):
-    """Time that was added to a span, without its parts."""
+    """Self time of a span within some period."""
 
     wall_s: float  # of the run
     core_s: float  # of all threads
@@ -188,20 +188,20 @@ class SpanTimes(NamedTuple):
 
 
 def times_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, SpanTimes]:
-    """Return the time of each span, by path, such that all wall times add up to that of the run.
+    """Return the time of each span, by path; wall times add up to the time of the run.
 
-    While the main thread waits in a span for threads that work on its parts, the wait counts as
-    time of these parts, in proportion to the time that their threads used.
+    While the main thread waits in a span for threads that work on its parts, the wait is attributed
+    to these parts, in proportion to the time of their threads.
 
     Args:
-        before: an earlier `Spans.as_dict`, or {} for the beginning.
-        after: a later one.
+        before: an earlier `Spans.as_dict`, or {} for the start.
+        after: a later `Spans.as_dict`.
     """
     return dict(_times_of_tree(_difference(before, after), "", share=None))
 
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree of the times that were added to the spans of `after`."""
+    """Return the tree of the differences of the times of spans."""
     parts = {part["name"]: part for part in before.get("parts", [])}
     times = ("calls", "total_s", "self_s", "in_threads_s")
     return {
@@ -214,16 +214,16 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 def _times_of_tree(
     span: Mapping[str, Any], path: str, share: float | None
 ) -> Iterator[tuple[str, SpanTimes]]:
-    """Yield the times of a span and of those within it, by path.
+    """Yield the times of a span and its descendants, by path.
 
     Args:
-        span: the times that were added to it.
+        span: the differences of its times.
         path: path of the span, "" for the whole run.
-        share: wall time per second that is counted in it; None if only the main thread enters it.
+        share: wall time per second of the span; None if only the main thread enters it.
     """
     in_threads_s = sum(part["in_threads_s"] for part in span["parts"])
     wall_s = core_s = span["self_s"]
-    covered = 0.0  # the part of the threads' time during which the main thread waits
+    covered = 0.0  # share of the threads' time during which the main thread waits
     if share is not None:
         wall_s *= share
     elif in_threads_s:
@@ -232,8 +232,8 @@ def _times_of_tree(
     if path:
         yield path, SpanTimes(wall_s, core_s, span["calls"])
     for part in span["parts"]:
-        of_part = share
+        part_share = share
         if share is None and part["in_threads_s"]:
             in_main_s = part["total_s"] - part["in_threads_s"]
-            of_part = (in_main_s + covered * part["in_threads_s"]) / part["total_s"]
-        yield from _times_of_tree(part, f"{path}/{part['name']}".lstrip("/"), of_part)
+            part_share = (in_main_s + covered * part["in_threads_s"]) / part["total_s"]
+        yield from _times_of_tree(part, f"{path}/{part['name']}".lstrip("/"), part_share)

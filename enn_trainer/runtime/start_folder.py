@@ -1,4 +1,4 @@
-"""Relative paths of a run, which stay right when an environment changes the current folder."""
+"""Relative paths of a run, which stay valid when an environment changes the current folder."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ def paths_from(folder: Path) -> Iterator[None]:
 
 
 def start_folder() -> Path:
-    """Return the folder in which the run began; the current one outside of `paths_from`."""
+    """Return the folder in which the run started; the current folder outside of `paths_from`."""
     return _folder.get() or Path.cwd()
 
 
@@ -31,20 +31,20 @@ def absolute(path: str | Path, folder: Path | None = None) -> Path:
     """Return the absolute path of a setting, for use while environments run.
 
     Args:
-        path: as typed.
-        folder: the folder that it is relative to; the start folder by default.
+        path: path as entered.
+        folder: base folder of relative paths; the start folder by default.
     """
     return (start_folder() if folder is None else folder) / path
 
 
 def located(path: str | Path, folder: Path | None = None) -> Path:
-    """Return the path of a setting, for use and for messages at once.
+    """Return the path of a setting, for use and for messages.
 
-    It is as typed, or absolute if the current folder is not the one that it is relative to.
+    The path is not changed, or is made absolute if its base folder is not the current folder.
 
     Args:
-        path: as typed.
-        folder: the folder that it is relative to; the start folder by default.
+        path: path as entered.
+        folder: base folder of relative paths; the start folder by default.
     """
     folder = start_folder() if folder is None else folder
     try:

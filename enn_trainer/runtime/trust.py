@@ -1,4 +1,4 @@
-"""Trust in code that files name, and the one door through which a name becomes code.
+"""Trust in code that is named by files, and the only functions that import code by name.
 
 Code is trusted if it ships with this package or if the user names it.
 """
@@ -16,7 +16,7 @@ from entity_env.named_world import find_bot, find_world
 
 Kind = Literal["environment", "argument", "bot", "ray", "ray_files", "ray_env"]
 Key: TypeAlias = tuple[Kind, str]
-"""Kind and text: code with the same key is the same code."""
+"""(kind, text), which identifies code."""
 
 _IMPORTED = "code that would be imported and run"
 _RAY = "a setting that is given on the command line"
@@ -34,19 +34,19 @@ _WORDS: dict[Kind, tuple[str, str]] = {
     "ray_files": (_RAY, "would be sent to the hosts of a cluster"),
     "ray_env": (_RAY, "is an environment or a program that hosts of a cluster would run"),
 }
-"""For each kind, the expected name and the effect of another one."""
+"""By kind, the trusted names and the effect of an untrusted name, for messages."""
 
 
 class NamedCode(NamedTuple):
-    """Code that a file names.
+    """Reference to code in a file.
 
     Attributes:
-        kind: "environment"; "argument" of one, with a text that may name a module; "bot"; or the
-            name of a setting of Ray.
-        text: its name.
-        path: path of its setting, such as `("eval", "env", "id")`.
+        kind: "environment"; "argument" of an environment that may name a module; "bot"; or the name
+            of a setting of Ray.
+        text: name of the code.
+        path: path of the setting, such as `("eval", "env", "id")`.
         source: the file, for messages.
-        is_listed: True if the setting is a list or a mapping, of which this is an entry.
+        is_listed: True for an entry of a setting that is a list or a mapping.
     """
 
     kind: Kind
@@ -62,19 +62,19 @@ class NamedCode(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Dotted path of its setting."""
+        """Dotted path of the setting."""
         return ".".join(self.path)
 
 
 @dataclass(frozen=True)
 class Trust:
-    """Code that may run, among all that files name.
+    """Set of the code in files that may run.
 
     Attributes:
-        keys: code that the user names: on a command line, or in a file that it names.
-        is_complete: True if all code may run, as where the user wrote all names or trusts the file.
-        line: the command line of a run with `--trust`, for messages; "" if there is none.
-        advice: the end of messages, where no settings can be given; "" of a run.
+        keys: code named by the user, on a command line or in a file on the command line.
+        is_complete: True if all code may run, because the user wrote all names or trusts the file.
+        line: command line of a run with `--trust`, for messages; "" without one.
+        advice: end of messages for a program without settings; "" for a run.
     """
 
     keys: frozenset[Key] = frozenset()
@@ -83,23 +83,23 @@ class Trust:
     advice: str = ""
 
     def find_untrusted(self, named: Iterable[NamedCode]) -> NamedCode | None:
-        """Return the first code that may not run, or None. Nothing is imported."""
+        """Return the first untrusted code, or None; nothing is imported."""
         if self.is_complete:
             return None
         return next((code for code in named if code.key not in self.keys), None)
 
     def check(self, named: Iterable[NamedCode]) -> None:
-        """Raise if some code may not run.
+        """Raise if code is untrusted.
 
         Raises:
-            ConfigError: names the setting, the code and what to type.
+            ConfigError: with the setting, the code and the command to type.
         """
         code = self.find_untrusted(named)
         if code is not None:
             raise refusal(code, self.remedy(code))
 
     def remedy(self, code: NamedCode) -> str:
-        """Return what to type, so that code may run."""
+        """Return advice on how to trust the code."""
         if self.advice:
             return self.advice
         trusting = f"if you trust the save, type: {self.line or '--trust'}"
@@ -112,11 +112,11 @@ class Trust:
 
 
 TYPED = Trust(is_complete=True)
-"""Trust in names that the user writes: on a command line, or in a program."""
+"""Trust in all names, for names written by the user on a command line or in a program."""
 
 
 def refusal(code: NamedCode, remedy: str) -> ConfigError:
-    """Return the error for code that may not run.
+    """Return the error for untrusted code.
 
     Args:
         code: the code.
@@ -128,16 +128,16 @@ def refusal(code: NamedCode, remedy: str) -> ConfigError:
 
 
 def import_named(name: str, field: str, trust: Trust) -> Any:
-    """Import what a name stands for, such as an environment, if it is trusted.
+    """Import an environment or function by name, if it is trusted.
 
     Args:
         name: a name for `entity_env.named_world.find_world`.
-        field: setting or option that has the name, for messages.
+        field: setting or option with the name, for messages.
         trust: the code that may run.
 
     Raises:
         ConfigError: the name is not trusted.
-        UnknownWorld: there is nothing of this name, or it cannot be imported.
+        UnknownWorld: the name is unknown, or cannot be imported.
     """
     if names_code(name):
         trust.check([NamedCode("environment", name, (field,))])
@@ -145,18 +145,18 @@ def import_named(name: str, field: str, trust: Trust) -> Any:
 
 
 def import_bot(name: str, field: str, trust: Trust) -> type[Bot]:
-    """Import the class of a bot, if it is trusted; the arguments are those above.
+    """Import the class of a bot, if it is trusted; for the arguments see `import_named`.
 
     Raises:
         ConfigError: the name is not trusted.
-        UnknownWorld: there is no such bot, or it cannot be imported.
+        UnknownWorld: the name is unknown, or cannot be imported.
     """
     trust.check([NamedCode("bot", name, (field,))])
     return find_bot(name, start_folder())
 
 
 def names_code(env_id: str) -> bool:
-    """Return True if an environment id names code that does not ship with this program."""
+    """Return True if an environment id names code that does not ship with this package."""
     module, colon, _ = env_id.rpartition(":")
     return bool(colon) and module != EXAMPLES
 

@@ -1,4 +1,4 @@
-"""Versions of this program and of what it runs on, found without importing any of it."""
+"""Versions of this program and its dependencies, without importing them."""
 
 import functools
 import subprocess
@@ -7,11 +7,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
-@functools.cache  # it reads files of the package, and saves are many
+@functools.cache  # reads files of the package, and is called by every save
 def package_version(name: str) -> str | None:
     """Return the version of an installed package; None if it is not installed.
 
-    A package that is imported names its build as well, such as torch "2.13.0+cu130".
+    For an imported package the version includes the build, such as torch "2.13.0+cu130".
     """
     try:
         return str(getattr(sys.modules.get(name), "__version__", "")) or version(name)
@@ -21,22 +21,22 @@ def package_version(name: str) -> str | None:
 
 @functools.cache
 def revision_of(folder: Path) -> str | None:
-    """Return the git revision of a folder, None if it has none."""
+    """Return the git revision of a folder; None without one."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
     silent = subprocess.DEVNULL
     try:
-        shown = subprocess.check_output(command, stderr=silent, text=True, timeout=5, cwd=folder)
+        output = subprocess.check_output(command, stderr=silent, text=True, timeout=5, cwd=folder)
     except (OSError, subprocess.SubprocessError):
         return None
-    return shown.strip() or None
+    return output.strip() or None
 
 
 __version__ = package_version("enn-trainer") or "unknown"
 
 
 def versions() -> str:
-    """Return version and revision, the version of torch, and the instructions of compiled code."""
-    from rogue_net.native import INSTRUCTIONS, PROBLEM  # loads the compiled part
+    """Return version and revision, torch's version, and the instruction set of compiled code."""
+    from rogue_net.native import INSTRUCTIONS, PROBLEM  # loads the compiled library
 
     checkout = Path(__file__).parents[2]
     revision = revision_of(checkout) if (checkout / ".git").exists() else None

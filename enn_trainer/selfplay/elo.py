@@ -1,4 +1,4 @@
-"""Elo ratings of players with confidence intervals, from results that may be aged."""
+"""Elo ratings of players with confidence intervals, from results that may be discounted."""
 
 import math
 from typing import NamedTuple
@@ -23,8 +23,8 @@ class Ratings(NamedTuple):
     """Ratings of P players.
 
     Attributes:
-        elo: (P,) float64, the most probable ratings.
-        ci95: (P,) float64, half the widths of their 95% confidence intervals; 0 of known ratings.
+        elo: (P,) float64, maximum a posteriori ratings.
+        ci95: (P,) float64, half the widths of their 95% confidence intervals; 0 for fixed ratings.
     """
 
     elo: FloatArray
@@ -32,10 +32,10 @@ class Ratings(NamedTuple):
 
 
 def win_probability(difference: FloatArray | float) -> FloatArray:
-    """Return the expected score of a player who is rated higher by `difference`.
+    """Return the expected score of a player for a rating difference.
 
     Args:
-        difference: (...) float, points of Elo.
+        difference: (...) float, rating minus the opponent's rating, in points of Elo.
 
     Returns:
         (...) float64, 1 / (1 + 10^(-difference / 400)).
@@ -52,9 +52,9 @@ def expected_score(wins: FloatArray, draws: FloatArray, games: FloatArray) -> Fl
     One win and one loss are added, so that a new member has 1/2.
 
     Args:
-        wins: (M,) float, games that the agent won, aged.
-        draws: (M,) float, games that were drawn, aged.
-        games: (M,) float, all games, aged.
+        wins: (M,) float, discounted number of games that the agent won.
+        draws: (M,) float, discounted number of draws.
+        games: (M,) float, discounted number of games.
 
     Returns:
         (M,) float64 between 0 and 1.
@@ -65,7 +65,7 @@ def expected_score(wins: FloatArray, draws: FloatArray, games: FloatArray) -> Fl
 
 
 def age_factor(games: float, half_life: float) -> float:
-    """Return the factor of all earlier results after further games.
+    """Return the factor that discounts earlier results after further games.
 
     Args:
         games: number of further games.
@@ -82,10 +82,10 @@ def compare_sides(results: FloatArray) -> FloatArray:
 
     Returns:
         (..., S, S) float64, [..., i, j]: 1 if i has a larger result than j, 1/2 if they are equal,
-        and 0 if j has a larger one.
+        and 0 if it has a smaller one.
     """
-    mine, theirs = results[..., :, None], results[..., None, :]
-    return np.asarray((mine > theirs) + 0.5 * (mine == theirs))
+    row, column = results[..., :, None], results[..., None, :]
+    return np.asarray((row > column) + 0.5 * (row == column))
 
 
 def rate_agent(
@@ -95,19 +95,18 @@ def rate_agent(
     members: FloatArray,
     fitted: BoolArray | None = None,
 ) -> tuple[Ratings, Ratings]:
-    """Rate an agent, and members whose ratings are not known, by the results of the agent.
+    """Rate an agent, and members without a fixed rating, by the results of the agent.
 
-    Known ratings are those of snapshots, which have the ratings that they had as the agent, and of
-    the first member of a league. The agent and the members in `fitted` have normal priors of
-    standard deviation `DEVIATION` around their last ratings.
+    Snapshots, which keep the agent's rating at their time, and the first member of a league have
+    fixed ratings. The agent and the members in `fitted` have normal priors of standard deviation
+    `DEVIATION` around their last ratings.
 
     Args:
-        scores: (M,) float, the agent's wins + draws / 2 against each member, aged.
-        games: (M,) float, the games against each member, aged.
+        scores: (M,) float, discounted wins + draws / 2 of the agent against each member.
+        games: (M,) float, discounted number of games against each member.
         last: the agent's last rating.
-        members: (M,) float, ratings of the members.
-        fitted: (M,) bool, the members whose ratings are fitted along with the agent's; None for no
-            member.
+        members: (M,) float, last ratings of the members.
+        fitted: (M,) bool, the members to rate along with the agent; None for no member.
 
     Returns:
         The ratings of the agent, (1,), and of the members, (M,).
@@ -117,9 +116,9 @@ def rate_agent(
     deviations[0] = DEVIATION
     if fitted is not None:
         deviations[1:][fitted] = DEVIATION
-    agent, others = np.zeros(num_members, dtype=np.int64), np.arange(1, 1 + num_members)
-    before = np.concatenate([[last], members])
-    elo, covariance = _fit(agent, others, scores, games - scores, before, deviations)
+    agent, opponents = np.zeros(num_members, dtype=np.int64), np.arange(1, 1 + num_members)
+    prior = np.concatenate([[last], members])
+    elo, covariance = _fit(agent, opponents, scores, games - scores, prior, deviations)
     ci95 = _Z_975 * np.sqrt(np.diag(covariance))
     return Ratings(elo[:1], ci95[:1]), Ratings(elo[1:], ci95[1:])
 
@@ -128,16 +127,15 @@ def bradley_terry(scores: FloatArray, effective_games: FloatArray | None = None)
     """Rate the players of a round robin by maximum likelihood.
 
     The ratings have a normal prior of standard deviation `ROUND_ROBIN_DEVIATION` around
-    `FIRST_ELO`, so that those of players who won or lost all games are finite. It also makes the
-    mean of all ratings `FIRST_ELO`. Intervals are of differences from that mean; players without a
-    chain of games between them have wide ones.
+    `FIRST_ELO`, so that players with only wins or only losses get finite ratings. It also makes
+    the mean of all ratings `FIRST_ELO`. Intervals are for differences from that mean, and are wide
+    for players that are not connected by games.
 
     Args:
         scores: (P, P) float, [i, j] is wins + draws / 2 of player i in games against player j; the
             diagonal is ignored.
-        effective_games: (P, P) float, the number of independent wins and losses as informative as
-            the games of i against j, by which intervals are wider or narrower; None for their
-            number.
+        effective_games: (P, P) float, the number of independent games with the same information as
+            the games of i against j, which determines the intervals; None for the number of games.
 
     Source: Bradley and Terry 1952, https://doi.org/10.2307/2334029; Hunter 2004,
     https://doi.org/10.1214/aos/1079120141, on the conditions of a finite maximum.
@@ -166,21 +164,21 @@ def _fit(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the most probable ratings, and their covariance by the curvature at the maximum.
 
-    Newton's method on a strictly concave function, with halved steps where one does not increase
-    it, converges from anywhere.
+    Newton's method on a strictly concave function, with steps halved until they increase it,
+    converges from any start.
 
     Args:
         first: (E,) int64, the first player of each pair that has met.
-        second: (E,) int64, the second one.
-        won: (E,) float, wins + draws / 2 of the first one.
-        lost: (E,) float, wins + draws / 2 of the second one.
+        second: (E,) int64, the second player.
+        won: (E,) float, wins + draws / 2 of the first player.
+        lost: (E,) float, wins + draws / 2 of the second player.
         prior: (P,) float, means of the normal priors.
-        deviations: (P,) float, their standard deviations; 0 for a rating that is known.
-        ratios: (E,) float, variance of the score of each pair by that of independent wins and
-            losses; None for 1.
+        deviations: (P,) float, their standard deviations; 0 for a fixed rating.
+        ratios: (E,) float, variance of the score of each pair, divided by the variance of
+            independent games; None for 1.
 
     Returns:
-        (P,) ratings and (P, P) covariance, which is 0 for known ratings.
+        (P,) ratings and (P, P) covariance, which is 0 for fixed ratings.
 
     Raises:
         ValueError: a score or a rating is not finite, or a score is negative.

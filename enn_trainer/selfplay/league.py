@@ -1,4 +1,4 @@
-"""`League`: the pool of opponents of a run, results of the games against them, and ratings."""
+"""`League`: the pool of opponents of a run, results of games against them, and ratings."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,40 +26,40 @@ from enn_trainer.selfplay.matchmaking import (
 )
 from entity_env.arrays import FloatArray, IntArray
 from entity_env.errors import short_repr
-from entity_env.named_world import names_bot
+from entity_env.named_world import is_bot_name
 
 SNAPSHOT = "snapshot"
-"""Origin of the members that are copies of the agent."""
-POOL_OF_RUN = "@opponents"
-"""End of a path that stands for the pool of a run."""
+"""Origin of members that are copies of the agent."""
+POOL_SUFFIX = "@opponents"
+"""Suffix of a path that refers to the pool of a run."""
 LEAGUE, PLAYERS = "league", "players"
-"""Names of the parts of a state: the pool, and who plays in each match."""
+"""Names of the parts of a state: the pool, and the lineups of the matches."""
 _GAMES = "games"
-"""Name of the number of games with results in a round."""
+"""Name of the tally of games with results in a round."""
 NO_RESULTS: FloatArray = np.zeros((0, 3))
 Kind = Literal["network", "random", "bot", "custom"]
 
 
 @dataclass(frozen=True)
 class Member:
-    """Opponent in the pool of a run. Its network never changes.
+    """Opponent in the pool of a run, with a network that never changes.
 
     Attributes:
-        name: unique in the league; a part of the name of its file.
-        step: of the run when a snapshot was taken; `NAMED` for other members.
-        origin: `SNAPSHOT`, or the entry of `selfplay.opponents` that it is from.
-        kind: "network"; "random", which chooses uniformly; "bot", a person's program; or "custom",
-            which the program that trains makes.
-        config: configuration of its network, as RON; "" of others.
-        spaces: spaces of its network, as RON; "" of others.
-        weights: safetensors file with the policy and its statistics; empty of others.
+        name: unique in the league; a part of the file name.
+        step: frames of the run at the time of a snapshot; `NAMED` for other members.
+        origin: `SNAPSHOT`, or its entry in `selfplay.opponents`.
+        kind: "network"; "random", which chooses uniformly; "bot", a scripted player; or "custom",
+            created by the training program.
+        config: configuration of the network, as RON; "" without a network.
+        spaces: spaces of the network, as RON; "" without a network.
+        weights: safetensors file with the policy and its statistics; empty without a network.
         elo: rating.
-        ci95: half the width of its 95% confidence interval; 0 of the first member.
-        is_rated: True if the rating stays, as of snapshots, which have that of the agent at the
-            time; False if it is fitted to results.
-        is_in_pool: False once it has left the pool; it stays until its last game has ended.
-        results: (S, 3) float64, wins, draws and losses of the agent, aged, by the agent's seat.
-        games: number of games against it, not aged.
+        ci95: half the width of the 95% confidence interval; 0 for the first member.
+        is_rated: True for a fixed rating, as of snapshots, which keep the agent's rating at their
+            time; False if the rating is fitted to results.
+        is_in_pool: False once it has left the pool; it remains a member until its last game ends.
+        results: (S, 3) float64, discounted wins, draws and losses of the agent, by its seat.
+        games: number of games against it, not discounted.
     """
 
     name: str
@@ -84,12 +84,12 @@ class Member:
 
     @property
     def file(self) -> str:
-        """Name of the file with its weights in saves."""
+        """Name of the weights file in saves."""
         return f"opponent-{self.name}.safetensors"
 
 
 Matchmaker: TypeAlias = Callable[[Sequence[Member], int], FloatArray]
-"""(members, step) -> (M,) float, the weights by which members are drawn for an update."""
+"""(members, step) -> (M,) float, sampling weights of the members for an update."""
 
 
 class GameResult(NamedTuple):
@@ -97,7 +97,7 @@ class GameResult(NamedTuple):
 
     Attributes:
         member: name of the member.
-        seat: of the agent.
+        seat: seat of the agent.
         score: 1 for a win of the agent, 1/2 for a draw, 0 for a loss.
     """
 
@@ -116,15 +116,15 @@ class League(StatePart):
     """Pool of opponents, with results and ratings.
 
     Attributes:
-        members: those in the pool in the order in which they joined, and those that have left it
-            but are still playing.
+        members: members of the pool in the order in which they joined, and former members that are
+            still playing.
         next_snapshot: step at or past which the next snapshot is taken.
         elo: rating of the agent.
         ci95: half the width of its 95% confidence interval; 0 without results.
-        opponent_frames: frames of the run in which members decided.
-        rounds: rounds of games that are under way, of which results are not counted yet.
-        lost: names of members of the save whose files are missing or damaged.
-        lost_entries: entries of `selfplay.opponents` that such members are from.
+        opponent_frames: frames of the run with decisions of members.
+        rounds: incomplete rounds of games, with results that are not counted yet.
+        lost: names of members of the save with missing or damaged files.
+        lost_entries: entries of these members in `selfplay.opponents`.
     """
 
     is_restored = False
@@ -140,24 +140,24 @@ class League(StatePart):
 
     @property
     def pool(self) -> list[Member]:
-        """Members that games can draw, in the order in which they joined."""
+        """Members that can be drawn for games, in the order in which they joined."""
         return [member for member in self.members if member.is_in_pool]
 
     def member(self, name: str) -> Member:
-        """Return a member by name; KeyError if there is none."""
+        """Return a member by name; raises KeyError if there is none."""
         return {member.name: member for member in self.members}[name]
 
     def add(self, member: Member) -> None:
-        """Add a member; the first one of a league keeps its rating."""
+        """Add a member; the first member of a league gets a fixed rating."""
         is_first = not self.members
         self.members.append(replace(member, is_rated=member.is_rated or is_first))
 
     def add_snapshot(self, snapshot: Member, capacity: int, every: int) -> None:
-        """Add a copy of the agent, with its rating; beyond the capacity another one leaves.
+        """Add a copy of the agent with its rating, and evict a snapshot beyond the capacity.
 
         Args:
             snapshot: the copy.
-            capacity: number of snapshots that stay.
+            capacity: maximal number of snapshots.
             every: frames between two snapshots.
         """
         self.add(replace(snapshot, elo=self.elo, ci95=self.ci95, is_rated=True))
@@ -168,22 +168,22 @@ class League(StatePart):
             self.remove([snapshots[first].name])
 
     def remove(self, names: Collection[str]) -> None:
-        """Take members out of the pool; they stay in the league while they are playing."""
+        """Remove members from the pool; they stay in the league while they are playing."""
         self.members = [
             replace(m, is_in_pool=m.is_in_pool and m.name not in names) for m in self.members
         ]
 
     def forget(self, playing: Collection[str]) -> None:
-        """Forget the members that have left the pool and are not playing any more."""
+        """Delete the members that have left the pool and are no longer playing."""
         self.members = [m for m in self.members if m.is_in_pool or m.name in playing]
 
     def weights(
         self, settings: SelfplayConfig, matchmaker: Matchmaker | None, step: int
     ) -> FloatArray:
-        """Return the weights by which members of the pool are drawn, (M,) float64.
+        """Return the sampling weights of the members of the pool, (M,) float64.
 
         Raises:
-            ConfigError: the matchmaker returned something else.
+            ConfigError: the matchmaker returned invalid weights.
         """
         pool = self.pool
         if matchmaker is not None:
@@ -194,43 +194,43 @@ class League(StatePart):
     def count(
         self, results: Sequence[GameResult], num_games: int, num_sides: int, half_life: float
     ) -> None:
-        """Age the results so far, add those of an update, and rate the agent and members by all.
+        """Discount the results so far, add the results of an update, and update all ratings.
 
         Args:
-            results: of the agent against each member.
-            num_games: number of games that they are from.
+            results: results of the agent against members.
+            num_games: number of games with these results.
             num_sides: S.
             half_life: number of games after which a result counts half.
         """
         factor = age_factor(num_games, half_life)
         counted = {m.name: np.zeros((num_sides, 3)) for m in self.members}
         for name, seat, score in results:
-            if name in counted:  # not a member that was lost
+            if name in counted:  # else the member was lost
                 counted[name][seat, round(2 - 2 * score)] += 1
         members = []
         for member in self.members:
-            before, new = member.results, counted[member.name]
-            results_now = new if before.shape != new.shape else factor * before + new
+            previous, new = member.results, counted[member.name]
+            updated = new if previous.shape != new.shape else factor * previous + new
             games = member.games + int(new.sum())
-            members.append(replace(member, results=results_now, games=games))
+            members.append(replace(member, results=updated, games=games))
         self.members = members
         self._rate()
 
     def _rate(self) -> None:
-        """Fit the ratings of the agent and of members whose ratings are not fixed."""
+        """Fit the ratings of the agent and of members without a fixed rating."""
         totals = np.array([m.results.sum(axis=0) for m in self.members]).reshape(-1, 3)
         scores, games = totals @ [1.0, 0.5, 0.0], totals.sum(axis=1)
         if not games.any():
             return
         fitted = np.array([not m.is_rated for m in self.members])
-        before = np.array([m.elo for m in self.members])
-        agent, ratings = rate_agent(scores, games, self.elo, before, fitted)
+        previous = np.array([m.elo for m in self.members])
+        agent, ratings = rate_agent(scores, games, self.elo, previous, fitted)
         self.elo, self.ci95 = float(agent.elo[0]), float(agent.ci95[0])
         rated = zip(self.members, ratings.elo.tolist(), ratings.ci95.tolist(), strict=True)
         self.members = [m if m.is_rated else replace(m, elo=e, ci95=c) for m, e, c in rated]
 
     def state_dict(self) -> StateDict:
-        """Return members without their weights, the next snapshot, rating and rounds."""
+        """Return members without weights, the next snapshot, ratings and rounds."""
         members = [
             {name: getattr(m, name) for name in _PLAIN} | {"results": m.results.tolist()}
             for m in self.members
@@ -239,16 +239,16 @@ class League(StatePart):
         return {"members": members, **numbers, "rounds": self.rounds.plain()}
 
     def files(self) -> Mapping[str, bytes]:
-        """Return the weights of members, by the names of files."""
+        """Return the weights of members by file name."""
         return {m.file: m.weights for m in self.members if m.kind == "network"}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore the league; members whose file is missing are left out, see `lost`.
+        """Restore the league; members with a missing file are left out, see `lost`.
 
         Raises:
-            ValueError: an entry is missing or is not what was saved; the message names it.
+            ValueError: an entry is missing or invalid; the message names it.
         """
-        if not state:  # of a run that began without a league
+        if not state:  # the run began without a league
             return
         numbers = {name: state.get(name) for name in _NUMBERS}
         for name, value in numbers.items():
@@ -257,12 +257,12 @@ class League(StatePart):
                 raise ValueError(f"{name}: expected a number, got {short_repr(value)}")
         files: Mapping[str, bytes] = state.get("files", {})
         if not isinstance(files, dict) or not all(type(data) is bytes for data in files.values()):
-            raise ValueError("files: expected contents by names of files")
-        if not isinstance(found := state.get("members", []), list):
-            raise ValueError(f"members: expected a list, got {short_repr(found)}")
-        members, lost = [], [*self.lost]  # of the save, also when it moves to another device
-        for i, plain in enumerate(found):
-            member = member_of_plain(f"members[{i}]", plain)
+            raise ValueError("files: expected contents by file name")
+        if not isinstance(saved_members := state.get("members", []), list):
+            raise ValueError(f"members: expected a list, got {short_repr(saved_members)}")
+        members, lost = [], [*self.lost]  # kept when the state moves to another device
+        for i, plain in enumerate(saved_members):
+            member = member_from_plain(f"members[{i}]", plain)
             if member.kind == "network" and member.file not in files:
                 lost.append(member.name)
                 self.lost_entries.add(member.origin)
@@ -270,14 +270,14 @@ class League(StatePart):
             members.append(replace(member, weights=files.get(member.file, b"")))
         if len({member.name for member in members}) < len(members):
             raise ValueError("members: expected different names")
-        rounds = Rounds.of_plain(state.get("rounds"))
+        rounds = Rounds.from_plain(state.get("rounds"))
         vars(self).update(members=members, lost=lost, rounds=rounds, **numbers)
 
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
-        """Upgrade all members by the rules of the agent; those that cannot be leave.
+        """Upgrade all members like the agent; members that cannot be upgraded are dropped.
 
-        Results of another world are dropped, as are members that have left the pool; ratings stay
-        as a start, from which those of all members are fitted.
+        If the environment changed, results and former members of the pool are dropped, and ratings
+        become the starting points of fitted ratings.
         """
         league = League()
         league.load_state_dict(state)
@@ -295,43 +295,43 @@ class League(StatePart):
                 member = replace(member, **upgraded._asdict())
             members.append(member)
         league.members = members
-        if not change.is_same_world:  # running games end
+        if not change.is_same_world:  # running games are aborted
             league.rounds = Rounds()
         return full_state(league)
 
 
-def member_of_plain(path: str, plain: object) -> Member:
-    """Return a member of a saved league, without its weights.
+def member_from_plain(path: str, plain: object) -> Member:
+    """Create a member from plain data, without its weights.
 
     Raises:
-        ValueError: the data is not that of a member; the message has the path.
+        ValueError: the data is invalid; the message has the path.
     """
     if not isinstance(plain, dict) or plain.keys() != {*_PLAIN, "results"}:
         raise ValueError(f"{path}: expected the fields {', '.join(_PLAIN)}, results")
     check_plain(path, plain)
     example = Member("", NAMED, "", "bot")
     for name in _PLAIN:
-        wanted = type(getattr(example, name))
-        if type(plain[name]) is not wanted:
+        expected_type = type(getattr(example, name))
+        if type(plain[name]) is not expected_type:
             got = short_repr(plain[name])
-            raise ValueError(f"{path}.{name}: expected {wanted.__name__}, got {got}")
+            raise ValueError(f"{path}.{name}: expected {expected_type.__name__}, got {got}")
     if plain["kind"] not in get_args(Kind) or not is_member_name(plain["name"]):
         raise ValueError(f"{path}: expected a name and a kind, got {plain['name']!r:.80}")
-    if not _has_origin_of(plain["kind"], plain["origin"]):
+    if not _is_valid_origin(plain["kind"], plain["origin"]):
         expected = f"an origin of the kind {plain['kind']}"
         raise ValueError(f"{path}.origin: expected {expected}, got {plain['origin']!r:.80}")
-    for name, most in ("elo", 1e6), ("ci95", np.inf):
-        if not abs(plain[name]) < most:
+    for name, limit in ("elo", 1e6), ("ci95", np.inf):
+        if not abs(plain[name]) < limit:
             problem = f"expected finite results and a rating, got {plain[name]}"
             raise ValueError(f"{path}.{name}: {problem}")
-    return Member(**{**plain, "results": _results_of_plain(f"{path}.results", plain["results"])})
+    return Member(**{**plain, "results": _results_from_plain(f"{path}.results", plain["results"])})
 
 
-def _results_of_plain(path: str, plain: object) -> FloatArray:
-    """Return saved results, (S, 3) float64.
+def _results_from_plain(path: str, plain: object) -> FloatArray:
+    """Convert saved results to an array, (S, 3) float64.
 
     Raises:
-        ValueError: they are something else; the message has the path.
+        ValueError: the data is invalid; the message has the path.
     """
     rows: list[Any] = plain if isinstance(plain, list) else [plain]
     are_rows = all(isinstance(row, list) and len(row) == 3 for row in rows)
@@ -345,13 +345,13 @@ def _results_of_plain(path: str, plain: object) -> FloatArray:
     return np.array(rows, dtype=np.float64).reshape(-1, 3)
 
 
-def _has_origin_of(kind: Kind, origin: str) -> bool:
-    """Return True if members of a kind can be of this origin."""
-    if kind == "custom":  # a program may give its opponents any name
+def _is_valid_origin(kind: Kind, origin: str) -> bool:
+    """Return True if members of a kind can have this origin."""
+    if kind == "custom":  # programs may choose any name
         return True
     if kind == "random":
-        return origin == RANDOM or origin.endswith(POOL_OF_RUN)
-    return names_bot(origin) == (kind == "bot")
+        return origin == RANDOM or origin.endswith(POOL_SUFFIX)
+    return is_bot_name(origin) == (kind == "bot")
 
 
 def add_games(
@@ -360,43 +360,44 @@ def add_games(
     num_matches: int,
     results: Sequence[Sequence[GameResult] | None],
 ) -> tuple[list[GameResult], int]:
-    """Add games that ended, and take out the results of the rounds that they complete.
+    """Add finished games, and pop the results of the rounds that they complete.
 
-    A round has one game of each match against the pool. Members are rated over rounds: of the games
-    that have ended at some time the short ones are too many, and have other winners.
+    A round has one game of each match against the pool. Members are rated over rounds, because
+    short games, which may have other winners, are over-represented among the games finished by
+    some time.
 
     Args:
-        rounds: rounds under way, which are changed.
-        matches: (G,) int64, positions among the matches against the pool, in the order of ends.
-        num_matches: number of these matches.
-        results: of each game; None of one that has no result, as a lost worker process ended it.
+        rounds: incomplete rounds, which are modified.
+        matches: (G,) int64, indices among the matches against the pool, in the order of ends.
+        num_matches: number of matches against the pool.
+        results: results of each game; None without a result, after the loss of a worker process.
 
     Returns:
-        The results of the complete rounds, and the number of their games that have results.
+        The results of the complete rounds, and the number of games in them with a result.
     """
-    # Numbers of equal results by game, as metrics of it.
+    # Count equal results of each game, and treat the counts as its metrics.
     counts: dict[str, FloatArray] = {}
-    for i, of_game in enumerate(results):
-        names = [] if of_game is None else [_GAMES, *map(_key, of_game)]
+    for i, game_results in enumerate(results):
+        names = [] if game_results is None else [_GAMES, *map(_key, game_results)]
         for name in names:
             counts.setdefault(name, np.zeros(len(results)))[i] += 1
-    metrics = {name: np.where(found > 0, found, np.nan) for name, found in counts.items()}
+    metrics = {name: np.where(x > 0, x, np.nan) for name, x in counts.items()}
     complete = rounds.add(matches, num_matches, metrics)
     totals = {name: int(tally[:, 1].sum()) for name, tally in complete.items()}
     num_games = totals.pop(_GAMES, 0)
-    return [one for name, total in totals.items() for one in [_result_of(name)] * total], num_games
+    return [one for name, total in totals.items() for one in [_parse_key(name)] * total], num_games
 
 
-def members_under_way(rounds: Rounds) -> set[str]:
-    """Return the members with results in rounds under way."""
-    return {_result_of(name).member for name in rounds.tallies if name != _GAMES}
+def members_in_open_rounds(rounds: Rounds) -> set[str]:
+    """Return the names of members with results in incomplete rounds."""
+    return {_parse_key(name).member for name in rounds.tallies if name != _GAMES}
 
 
 def _key(result: GameResult) -> str:
     return f"{result.seat}/{result.score}/{result.member}"
 
 
-def _result_of(name: str) -> GameResult:
+def _parse_key(name: str) -> GameResult:
     seat, score, member = name.split("/", 2)
     return GameResult(member, int(seat), float(score))
 
@@ -405,12 +406,12 @@ _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 
 
 def is_member_name(name: str) -> bool:
-    """Return True for a name that files can have: letters, digits, `_`, `-` and `.`."""
+    """Return True for a valid file name: letters, digits, `_`, `-` and `.`."""
     return _NAME.fullmatch(name) is not None
 
 
-def unique_name(wanted: str, taken: Collection[str]) -> str:
-    """Return a name for a member like the wanted one, that files can have and nobody else has."""
-    plain = re.sub(r"[^\w.-]", "_", wanted, flags=re.ASCII).lstrip(".-")[:80] or "opponent"
-    numbered = (f"{plain}-{i}" for i in range(2, len(taken) + 3))
-    return plain if plain not in taken else next(n for n in numbered if n not in taken)
+def unique_name(name: str, used_names: Collection[str]) -> str:
+    """Return a unique valid name for a member, similar to `name`."""
+    plain = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII).lstrip(".-")[:80] or "opponent"
+    numbered = (f"{plain}-{i}" for i in range(2, len(used_names) + 3))
+    return plain if plain not in used_names else next(n for n in numbered if n not in used_names)

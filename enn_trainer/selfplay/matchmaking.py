@@ -1,4 +1,4 @@
-"""Matchmaking: the members of a pool that play, and the seats of the agent, without state."""
+"""Matchmaking: sampling of opponents from a pool, and seats of the agent; stateless."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -12,15 +12,16 @@ from entity_env.seeding import derive_seed, mix, uniforms_f64
 
 Choose = Literal["uniform", "latest", "pfsp", "even"]
 NAMED = -1
-"""Step of a member that is no snapshot of this run."""
+"""Step of a member that is not a snapshot of this run."""
 
 
 def member_weights(choose: Choose, expected: FloatArray, steps: IntArray) -> FloatArray:
-    """Return the weights by which members are drawn.
+    """Return the sampling weights of members.
 
     Args:
-        choose: "uniform", all alike; "latest", the newest snapshot alone; "pfsp", (1 - p)^2, those
-            that beat the agent; "even", p(1 - p), those that are as strong as the agent.
+        choose: "uniform", equal weights; "latest", the newest snapshot only; "pfsp", (1 - p)^2,
+            which prefers members that beat the agent; "even", p(1 - p), which prefers members as
+            strong as the agent.
         expected: (M,) float, p, the agent's expected score against each member.
         steps: (M,) int64, the steps of snapshots; `NAMED` for other members.
 
@@ -41,52 +42,51 @@ def member_weights(choose: Choose, expected: FloatArray, steps: IntArray) -> Flo
 
 
 def validated_weights(weights: object, names: Sequence[str], step: int) -> FloatArray:
-    """Return the weights that a matchmaker returned, as an array.
+    """Validate the result of a matchmaker, and convert it to an array.
 
     Args:
         weights: one number for each member.
-        names: of the members.
-        step: of the run, for messages.
+        names: names of the members.
+        step: frames of the run, for messages.
 
     Returns:
         (M,) float64, finite, at least 0 and not all 0.
 
     Raises:
-        ConfigError: they are something else; the message has the member and the step.
+        ConfigError: the weights are invalid; the message has the member and the step.
     """
     place = f"matchmaker at step {step}"
     expected = f"{place}: expected {len(names)} weights, one for each member"
     try:
-        found = np.array(weights, dtype=np.float64)
+        array = np.array(weights, dtype=np.float64)
     except (TypeError, ValueError):
         raise ConfigError(f"{expected}, got {short_repr(weights)}") from None
-    if found.shape != (len(names),):
-        raise ConfigError(f"{expected}, got an array of shape {found.shape}")
-    is_wrong = ~(np.isfinite(found) & (found >= 0))
+    if array.shape != (len(names),):
+        raise ConfigError(f"{expected}, got an array of shape {array.shape}")
+    is_wrong = ~(np.isfinite(array) & (array >= 0))
     if is_wrong.any():
         i = int(is_wrong.argmax())
         raise ConfigError(
             f"{place}: weight of {names[i]!r}: expected a finite number of at least 0, got "
-            f"{found[i]}"
+            f"{array[i]}"
         )
-    if not found.any():
+    if not array.any():
         raise ConfigError(
             f"{place}: expected a weight above 0 for at least one member, all {len(names)} are 0"
         )
-    return found
+    return array
 
 
 def draw_in_play(weights: FloatArray, count: int, seed: int, step: int) -> IntArray:
-    """Draw the distinct members that are in play in an update.
+    """Sample the members in play in an update by weight, without replacement.
 
-    They are drawn one after another by weight, without replacement; the result is a function of the
-    arguments alone.
+    The result is a function of the arguments only.
 
     Args:
         weights: (M,) float, at least 0.
-        count: number of members; fewer are drawn where fewer have a weight above 0.
+        count: maximal number of members; only members with a weight above 0 are drawn.
         seed: seed of the run.
-        step: step of the run as the update begins.
+        step: frames of the run at the start of the update.
 
     Returns:
         (min(count, number of weights above 0),) int64, ascending.
@@ -95,7 +95,7 @@ def draw_in_play(weights: FloatArray, count: int, seed: int, step: int) -> IntAr
     """
     positive = np.flatnonzero(weights)
     bits = mix(derive_seed(seed, "opponents in play"), step, positive)
-    # The smallest of -log(u_i) / w_i, in logarithms, as a weight may be tiny.
+    # The smallest -log(u_i) / w_i, in logarithms, as weights may be tiny.
     u = np.maximum(uniforms_f64(bits), 2.0**-54)
     times = np.log(-np.log(u)) - np.log(weights[positive])
     return np.sort(positive[np.argsort(times, kind="stable")[:count]])
@@ -104,19 +104,19 @@ def draw_in_play(weights: FloatArray, count: int, seed: int, step: int) -> IntAr
 def draw_opponents(
     weights: FloatArray, seed: int, matches: IntArray, games: IntArray, seats: IntArray
 ) -> IntArray:
-    """Draw the opponents of seats as games begin.
+    """Sample the opponents of the seats of new games, independently of each other.
 
-    Each is drawn for itself; the result is a function of the arguments alone.
+    The result is a function of the arguments only.
 
     Args:
-        weights: (K,) float, of the members in play; at least 0 and not all 0.
+        weights: (K,) float, sampling weights of the members in play; at least 0 and not all 0.
         seed: seed of the run.
         matches: (n,) int64, the match of each seat.
-        games: (n,) int64, the number of the game in that match.
-        seats: (n,) int64, the seat.
+        games: (n,) int64, number of the game in that match.
+        seats: (n,) int64, the seats.
 
     Returns:
-        (n,) int64, positions in `weights`; those of weight 0 are never drawn.
+        (n,) int64, positions in `weights`; a position with weight 0 is never drawn.
     """
     upper = np.cumsum(weights / weights.max())
     u = uniforms_f64(mix(derive_seed(seed, "opponents"), matches, games, seats))
@@ -125,15 +125,14 @@ def draw_opponents(
 
 
 def agent_seats(sides: IntArray, matches: IntArray, games: IntArray) -> IntArray:
-    """Return the seats that the agent has against the pool.
+    """Return the seats of the agent in matches against the pool.
 
-    It takes them in turn: in each match another one in each game, and in games of the same number
-    another one in each match, so that each seat is taken equally often.
+    Seats rotate from game to game and from match to match, so that each is used equally often.
 
     Args:
-        sides: (K,) int64, the seats that the agent takes.
+        sides: (K,) int64, the seats that the agent may have.
         matches: (n,) int64, matches.
-        games: (n,) int64, the number of the game in each match.
+        games: (n,) int64, number of the game in each match.
 
     Returns:
         (n,) int64, out of `sides`.
@@ -142,11 +141,11 @@ def agent_seats(sides: IntArray, matches: IntArray, games: IntArray) -> IntArray
 
 
 def snapshot_to_evict(steps: IntArray) -> int:
-    """Return the snapshot that leaves a full pool: the one with the closest neighbours in step.
+    """Return the snapshot to evict from a full pool: the one with the closest neighbours in step.
 
-    Its neighbours are the fewest steps apart. The oldest snapshot, which has one neighbour, leaves
-    last, so that the others are spread over the whole run; the newest one stays. Of equals the
-    older one leaves.
+    The distance between its neighbours is minimal. The oldest snapshot, which has one neighbour, is
+    evicted last, so that snapshots are spread over the whole run; the newest is never evicted. Ties
+    go to the older snapshot.
 
     Args:
         steps: (M,) int64, ascending, M of at least 2.

@@ -1,4 +1,4 @@
-"""Deals of players against each other, each played with several line-ups, with all results."""
+"""Games between players in duplicate deals: each deal is played with several lineups."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,13 +20,13 @@ from rogue_net.ragged import EntityBatch
 class ScheduledPlayers(JointPlayers):
     """Players of a list of games: match m of M plays the games m, m + M, m + 2 M and so on.
 
-    A match without further games plays its last one again, which does not count. So who plays where
-    is a function of the list and of M alone. Choices of networks and bots are functions of a seed,
-    the game, the seat, and for networks the step of the game; not of who has the seat.
+    A match without further games repeats its last one, which is not counted, so that lineups depend
+    on the list and M only. Random numbers of networks and bots are functions of a seed, the game,
+    the seat, and for networks the step of the game; they do not depend on the player in the seat.
 
     Args:
-        players: by name.
-        lineups: (G, S), the names of the players of each game by seat.
+        players: players by name.
+        lineups: (G, S), names of the players of each game by seat.
         num_matches: M, at most G.
     """
 
@@ -44,11 +44,11 @@ class ScheduledPlayers(JointPlayers):
         self._steps = np.zeros(num_matches, np.int64)  # of the running game of each match
 
     def game_of_match(self) -> IntArray:
-        """Return (M,) int64, the running game of each match; beyond G where there are no more."""
+        """Return the running game of each match, (M,) int64; at least G if there are no more."""
         return np.arange(len(self.games)) + self.games * len(self.games)
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
-        """Let each player choose in its frames, with random numbers of the game in place of `t`."""
+        """Choose the actions of each player, with random numbers that depend on the game."""
         sides = np.arange(self.sides)
         keys = mix(self.game_of_match()[:, None], self._steps[:, None], sides) >> np.uint64(1)
         for player in self.players.values():
@@ -56,7 +56,7 @@ class ScheduledPlayers(JointPlayers):
         return super().act(obs, batch, 0)
 
     def after_step(self, obs: VecObs) -> None:
-        """Begin the next game where one has ended."""
+        """Begin the next game in matches where one has ended."""
         self._steps += 1
         self._steps[obs.done[:: self.sides]] = 0
         super().after_step(obs)
@@ -74,28 +74,28 @@ def play_games(
     max_steps: int = 100_000,
     watch: Callable[[int], None] = lambda num_ended: None,
 ) -> FloatArray:
-    """Play deals to their end, each with all its line-ups, and return the results of all sides.
+    """Play each deal to its end with all its lineups, and return the results of all sides.
 
-    The games of a deal have the same seed of the match, and the same random numbers of the players
-    by seat. So a line-up that swaps the seats swaps their luck, and the deals are independent. A
-    match that draws from elsewhere than its seed has other luck in each game.
+    The games of a deal have the same match seed, and the same random numbers of the players by
+    seat, so that swapping the seats also swaps the luck, and deals are independent. This does not
+    hold for a match with random numbers that do not depend on its seed.
 
     Args:
-        envs: M matches of S sides; at most as many matches as deals.
-        players: by name.
-        deals: (D, L, S), the names of the players by seat, in the L line-ups of each deal.
+        envs: M matches of S sides; M is at most the number of deals.
+        players: players by name.
+        deals: (D, L, S), names of the players by seat, in the L lineups of each deal.
         metric: "episodic_reward", or a metric of the last observation of each side.
         seed: seed of the matches.
         device: device of the frames.
-        max_steps: limit of the steps of all games of a match.
-        watch: called with the number of games that have ended.
+        max_steps: maximal number of steps of all games of a match.
+        watch: called with the number of finished games.
 
     Returns:
         (D, L, S) float64.
 
     Raises:
-        InvalidObservation: a side gave no such metric at the end of a game, or one that is not
-            finite; or games do not end.
+        InvalidObservation: the metric of a side is missing or not finite at the end of a game, or
+            games do not end.
     """
     results = np.full(np.shape(deals), math.nan)
     num_deals, num_lineups, sides = results.shape
@@ -104,13 +104,13 @@ def play_games(
     for k in range(num_lineups):
         # Match m plays the same deals in each pass, as its seeds count its episodes from a reset.
         lineups = [lineups_of_deal[k] for lineups_of_deal in deals]
-        seating = ScheduledPlayers(players, lineups, len(envs) // sides)
+        scheduled = ScheduledPlayers(players, lineups, len(envs) // sides)
         if collector is None:
-            collector = Collector(AddMetricsWrapper(envs), seating, device)
-        collector.players = seating
+            collector = Collector(AddMetricsWrapper(envs), scheduled, device)
+        collector.players = scheduled
         collector.seed(derive_seed(seed, "league"))
         collector.reset(envs.obs_space())
-        for num_ended in _play_each(collector, seating, results[:, k], metric, steps):
+        for num_ended in _play_each(collector, scheduled, results[:, k], metric, steps):
             watch(k * num_deals + num_ended)
         if np.isnan(results[:, k]).any():
             num_missing = int(np.isnan(results).any(axis=-1).sum())
@@ -123,7 +123,7 @@ def play_games(
 
 def _play_each(
     collector: Collector,
-    seating: ScheduledPlayers,
+    scheduled: ScheduledPlayers,
     results: FloatArray,
     metric: str,
     steps: Iterator[int],
@@ -131,20 +131,19 @@ def _play_each(
     """Play each game of a list once.
 
     Args:
-        collector: the matches, whose first games have begun.
-        seating: the players of the games.
-        results: (G, S) float64, which get the result of each side; those of games without an end
-            stay as they are.
-        metric: as for `play_games`.
-        steps: numbers of the steps that are left.
+        collector: the matches, in their first games.
+        scheduled: the players of the games.
+        results: (G, S) float64, receives the result of each side; unfinished games are not set.
+        metric: see `play_games`.
+        steps: numbers of the remaining steps.
 
     Yields:
-        The number of games that have ended, where one has.
+        The number of finished games, whenever it increases.
     """
     num_games, sides = results.shape
     is_over = np.zeros(num_games, np.bool_)
     for t in steps:
-        games = seating.game_of_match()
+        games = scheduled.game_of_match()
         _, _, obs = collector.step(t, None)
         if not obs.done.any():
             continue

@@ -1,4 +1,4 @@
-"""Metrics of an update by tag: of the policy for each action, of episodes, and of memory."""
+"""Metrics of an update by tag: policy statistics per action, episodes, and memory."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ from entity_env.ragged import exclusive_cumsum
 from entity_env.spaces import GLOBAL, ActionSpace
 from entity_env.vec.vec_env import Metric
 from rogue_net.actions.gaussian_numbers import to_env
-from rogue_net.actions.parts import of_takers
+from rogue_net.actions.parts import active_part
 from rogue_net.past import NEW, Past
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
 
@@ -27,24 +27,24 @@ _STATM = Path("/proc/self/statm")
 
 
 Sums: TypeAlias = dict[str, list[float]]
-"""Numbers of which a scalar is made, by tag: a sum and a count; for a deviation, the count, the
-mean, and the sum of squared differences from it."""
+"""Sufficient statistics of scalars, by tag: sum and count of a mean; count, mean and sum of squared
+differences from the mean of a standard deviation."""
 
 
 def action_statistics(
     rollout: Rollout, action_space: Mapping[str, ActionSpace]
 ) -> dict[str, float]:
-    """Return scalars of each action by tag, see `action_sums`."""
-    return scalars_of_sums([action_sums(one, action_space) for one in rollout.of_shards])
+    """Return the scalars of all actions by tag, see `action_sums`."""
+    return scalars_of_sums([action_sums(one, action_space) for one in rollout.shard_rollouts])
 
 
-def scalars_of_sums(of_shards: Sequence[Sums]) -> dict[str, float]:
-    """Return the scalars of sums of several shards, which are added in their order.
+def scalars_of_sums(shard_sums: Sequence[Sums]) -> dict[str, float]:
+    """Add the sums of shards in order, and return the scalars by tag.
 
-    A mean over nothing, such as that of the choices of an action without actors, is left out.
+    A mean over no values, such as the choices of an action without actors, is omitted.
     """
     total: Sums = {}
-    for sums in of_shards:
+    for sums in shard_sums:
         for tag, numbers in sums.items():
             total[tag] = _added(total[tag], numbers) if tag in total else numbers
     scalars = {}
@@ -68,13 +68,13 @@ def _added(a: list[float], b: list[float]) -> list[float]:
 
 
 def action_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Sums:
-    """Return the sums of the scalars of each action; `docs/tracking.md` defines them.
+    """Return the sums of the scalars of all actions, which `docs/tracking.md` defines.
 
-    All of them leave the device in one transfer.
+    Needs a single transfer from the device.
 
     Args:
-        rollout: the frames and the chosen actions.
-        action_space: the actions.
+        rollout: Frames and chosen actions.
+        action_space: The actions.
     """
     scalars: Sums = {}
     means: list[tuple[list[str], Tensor, Tensor]] = []  # tags, sums and counts, float64
@@ -89,12 +89,12 @@ def action_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Su
         if num_actors == 0:
             continue
 
-        # Numbers.
+        # Continuous actions.
         if batch.bounds is not None:
-            found, deviation = _numbers(
+            number_means, deviation = _numbers(
                 name, space.components, chosen.values, batch.bounds.values, entropies
             )
-            means += found
+            means += number_means
             deviations.append(deviation)
             continue
 
@@ -119,49 +119,53 @@ def action_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Su
         num_masked = (possible - legal).sum().double()
         sums = torch.stack([share.double().sum(), entropies.double().sum(), num_masked])
         counts = torch.stack([choosing.sum().double(), actors, possible.sum().double()])
-        tags = [prefix + of for of in ("normalised_entropy", "entropy", "mask_rate")]
+        tags = [prefix + suffix for suffix in ("normalised_entropy", "entropy", "mask_rate")]
         means.append((tags, sums, counts))
 
     # One transfer from the device.
     if means:
         all_tags, all_sums, all_counts = zip(*means, strict=True)
         numbers = torch.stack([torch.cat(all_sums), torch.cat(all_counts)]).tolist()
-        for tag, *both in zip(itertools.chain(*all_tags), *numbers, strict=True):
-            scalars[tag] = both
-    for tags, *three in deviations:
-        for tag, *numbers in zip(tags, *torch.stack(three).tolist(), strict=True):
+        for tag, *pair in zip(itertools.chain(*all_tags), *numbers, strict=True):
+            scalars[tag] = pair
+    for tags, *moments in deviations:
+        for tag, *numbers in zip(tags, *torch.stack(moments).tolist(), strict=True):
             scalars[tag] = numbers
     return scalars
 
 
 def decisions_of(rollout: Rollout, name: str) -> tuple[ActionBatch, RaggedTensor, Tensor]:
-    """Return the actors who take an action, their choices, and (A,) entropies."""
+    """Return the active actors of an action as a batch, their choices, and (A,) entropies."""
     action, chosen = rollout.batch.actions[name], rollout.actions[name]
     entropies = rollout.entropies[name].values
     if action.after is None:
         return action, chosen, entropies
     all_chosen = {one: rows.values for one, rows in rollout.actions.items()}
-    part, taken = of_takers(action, rollout.batch.actions, all_chosen)
-    return part, chosen.keep(taken), entropies[to_device(taken, entropies.device)]
+    part, active = active_part(action, rollout.batch.actions, all_chosen)
+    return part, chosen.keep(active), entropies[to_device(active, entropies.device)]
 
 
 _AT_BOUND = 0.01
-"""Greatest distance of a number that is at a bound, in shares of the range."""
+"""Largest distance from a bound to count as at the bound, as a share of the range."""
 
 
 def _numbers(
     name: str, components: list[str], chosen: Tensor, bounds: Tensor, entropies: Tensor
 ) -> tuple[list[tuple[list[str], Tensor, Tensor]], tuple[list[str], Tensor, Tensor, Tensor]]:
-    """Return tags, sums and counts of numbers; and tags, counts, means and squares of deviations.
+    """Return the statistics of a continuous action.
 
     Args:
-        name: of the action.
-        components: D names.
-        chosen: (A, D) float32, as they were drawn.
-        bounds: (A, 2, D) float32.
+        name: Name of the action.
+        components: D names of components.
+        chosen: (A, D) float32, as sampled.
+        bounds: (A, 2, D) float32, low and high.
         entropies: (A,) float32.
+
+    Returns:
+        Tuples of tags, sums and counts of means; and tags, counts, means and sums of squares of
+        standard deviations.
     """
-    # Mean, deviation and share at the bounds, of actors who have a choice.
+    # Mean, deviation and share at the bounds, of actors with a choice.
     low, high = bounds.unbind(dim=1)
     numbers = to_env(chosen, low, high).double()
     choosing = low != high
@@ -173,7 +177,7 @@ def _numbers(
     at_bound = (numbers <= low + margin) | (numbers >= high - margin)
     within = choosing & is_bounded
     prefix = f"actions/{name}/"
-    found = [
+    means = [
         ([f"{prefix}{one}.mean" for one in components], mean * count, count),
         (
             [f"{prefix}{one}.at_bound" for one in components],
@@ -181,23 +185,23 @@ def _numbers(
             within.sum(dim=0).double(),
         ),
     ]
-    # exp(H(pi)), the share of the range in use, where all numbers have bounds
+    # Effective share of the range, exp(H(pi)), of actors with only bounded components.
     deciding = choosing.any(dim=1)
     measured = deciding & (is_bounded | ~choosing).all(dim=1)
     share = entropies.double().exp() * measured
     tags = [f"policy/{name}/normalised_entropy", f"policy/{name}/entropy"]
     actors = entropies.new_full((), len(entropies), dtype=torch.float64)
     sums = torch.stack([share.sum(), entropies.double().sum()])
-    found.append((tags, sums, torch.stack([measured.sum().double(), actors])))
-    return found, ([f"{prefix}{one}.std" for one in components], count, mean, squares)
+    means.append((tags, sums, torch.stack([measured.sum().double(), actors])))
+    return means, ([f"{prefix}{one}.std" for one in components], count, mean, squares)
 
 
 def num_legal(batch: ActionBatch, possible: Tensor) -> Tensor:
-    """Return the number of choices that the mask allows each actor.
+    """Return the number of legal choices of each actor.
 
     Args:
         batch: A actors, with their mask.
-        possible: (A,) int64, the number of choices with and without permission.
+        possible: (A,) int64, number of choices including masked ones.
 
     Returns:
         (A,) int64.
@@ -207,14 +211,14 @@ def num_legal(batch: ActionBatch, possible: Tensor) -> Tensor:
     mask = batch.mask.values
     if mask.dim() == 2:
         return mask.sum(dim=1)
-    # The masks of the actors are concatenated: cumulative sums at their ends count what is allowed.
+    # Masks are concatenated: differences of cumulative sums at their ends count legal choices.
     ends = possible.cumsum(0)
     allowed = torch.nn.functional.pad(mask.cumsum(0), (1, 0))
     return allowed[ends] - allowed[ends - possible]
 
 
 def _frequencies(tags: list[str], indices: Tensor) -> tuple[list[str], Tensor, Tensor]:
-    """Return tags, counts and totals, which give the share of each index, from 0 to 1."""
+    """Return tags, counts and totals for the relative frequency of each index."""
     counts = torch.zeros(len(tags), dtype=torch.float64, device=indices.device)
     counts.index_add_(0, indices, torch.ones_like(indices, dtype=torch.float64))
     return tags, counts, torch.full_like(counts, len(indices))
@@ -223,21 +227,21 @@ def _frequencies(tags: list[str], indices: Tensor) -> tuple[list[str], Tensor, T
 def _selected_types(
     batch: EntityBatch, types: list[str], chosen: RaggedTensor, action: ActionBatch
 ) -> Tensor:
-    """Return the index of the type of the entity that each actor selected, (A,) int64."""
+    """Return the index of the type of the entity selected by each actor, (A,) int64."""
     assert action.actees is not None
     device = chosen.values.device
     frame = chosen.frame_of_row()
     first_actee = to_device(exclusive_cumsum(action.actees.lengths)[frame], device)
-    position = action.actees.values[first_actee + chosen.values]  # in its frame
+    position = action.actees.values[first_actee + chosen.values]  # index within the frame
     lengths: list[IntArray] = [batch.features[name].lengths for name in types]
-    ends = np.cumsum(lengths, axis=0)[:, frame].T  # (actors, types), where each type ends
+    ends = np.cumsum(lengths, axis=0)[:, frame].T  # (actors, types), end of each type
     return (to_device(np.ascontiguousarray(ends), device) <= position[:, None]).sum(dim=1)
 
 
 def metric_scalars(metrics: Mapping[str, Metric]) -> dict[str, float]:
     """Return the scalars of metrics: `{name}.mean`, `.min`, `.max` and `.count`.
 
-    A metric without values has only its count.
+    A metric without values has only a count.
     """
     scalars: dict[str, float] = {}
     for name, m in metrics.items():
@@ -251,7 +255,7 @@ def system_numbers(device: torch.device) -> dict[str, float]:
     """Return the memory in use by tag, in MB (2**20 bytes).
 
     Args:
-        device: the device of the networks.
+        device: Device of the networks.
 
     Returns:
         `system/rss_mb`, the resident memory of this process without workers (its peak on systems
@@ -269,12 +273,12 @@ def system_numbers(device: torch.device) -> dict[str, float]:
 
 
 def memory_statistics(past: Past | None) -> dict[str, float]:
-    """Return scalars of what the policy remembers in a rollout by tag, see `memory_sums`."""
+    """Return the scalars of the recurrent state in a rollout by tag, see `memory_sums`."""
     return scalars_of_sums([memory_sums(past)])
 
 
 def memory_sums(past: Past | None) -> Sums:
-    """Return the sums of the scalars of what the policy remembers; {} if it remembers nothing.
+    """Return the sums of the scalars of the recurrent state; {} without memory.
 
     `docs/tracking.md` defines them.
     """

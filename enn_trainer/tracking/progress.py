@@ -1,4 +1,4 @@
-"""Progress display of a run: a live panel on a terminal, plain lines anywhere else."""
+"""Progress display of a run: a live panel on a terminal, plain lines otherwise."""
 
 import math
 import time
@@ -22,23 +22,23 @@ from enn_trainer.evaluation.eval_metrics import with_interval
 from enn_trainer.experience.episodes import Measured
 
 PANEL_EVERY_S = 0.2
-"""Minimal time between panels, each of which takes a few milliseconds, at most about 2%."""
+"""Least time between panels; drawing one takes a few milliseconds, at most about 2%."""
 LINE_EVERY_S = 1.0
-"""Minimal time between lines, which accumulate in log files."""
+"""Least time between lines, which accumulate in log files."""
 PANEL_WIDTH = 100
-"""Maximal width of the panel in columns; wider ones are tiring to read."""
+"""Largest width of the panel in columns, for readability."""
 TREND_UPDATES = 30
 MOST_MEANS = 64
-"""Maximal number of means that stand for the returns of a whole run."""
+"""Largest number of means in the return history of a run."""
 MOST_BARS = 30
 SPEED_SAMPLES = 30
 SAMPLE_EVERY_S = 1.0
-"""Speed is measured over the last 30 seconds, or over 30 updates where these take longer."""
+"""Speed is measured over the last 30 seconds, or over 30 updates if these take longer."""
 TITLE = "enn-trainer"
 RETURN, LENGTH = "episodic_reward.mean", "episode_length.mean"
 SPARKS = "▁▂▃▄▅▆▇█"
 WIDE, LESS_WIDE = 70, 46
-"""Widths of the panel from which three, or two, numbers fit on a line."""
+"""Least widths of the panel for three, or two, numbers per line."""
 PHASE_STYLES = [("█", "cyan"), ("▓", "magenta"), ("▒", "yellow"), ("░", "green"), ("·", "dim")]
 """Glyphs and colours of phases; the glyphs differ, for terminals without colours."""
 _LAYOUTS = [
@@ -50,21 +50,21 @@ _LAYOUTS = [
     (False, 0, False, True, False),
     (False, 0, False, False, False),
 ]
-"""With a header, number of actions, with phases, with details, with empty rows: the first that
-fits is shown."""
+"""Layouts in order of preference: with header, number of actions, with phases, with details, with
+empty rows."""
 
 
 class ProgressLine(NamedTuple):
     """Metrics of one update."""
 
     step: int  # frames over all environments and restarts
-    metrics: Mapping[str, float]  # by tag; those of episodes are absent if none ended
+    metrics: Mapping[str, float]  # by tag; without episode metrics if no episode ended
     normalised_entropies: Mapping[str, float] = MappingProxyType({})  # by action, at most 1
     phases_ms: Mapping[str, float] = MappingProxyType({})  # duration of each phase
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in at most two units: `45s`, `1m05s`, `2h03m`, `3d04h`."""
+    """Format a duration in at most two units: `45s`, `1m05s`, `2h03m`, `3d04h`."""
     s = round(seconds)
     if s < 60:
         return f"{s}s"
@@ -77,13 +77,13 @@ def format_duration(seconds: float) -> str:
 
 @dataclass
 class ReturnHistory:
-    """Returns of all updates of a run, as a bounded number of means over equally many of them.
+    """Returns of all updates of a run, downsampled to a bounded number of means.
 
     Attributes:
-        means: means over `each` updates in which episodes ended, at most `MOST_MEANS`.
-        each: number of updates of a mean, a power of 2.
-        total: sum of the returns since the last mean.
-        count: number of these returns, below `each`.
+        means: Means over `each` updates with finished episodes, at most `MOST_MEANS`.
+        each: Number of updates per mean, a power of 2.
+        total: Sum of the returns since the last mean.
+        count: Number of these returns, below `each`.
     """
 
     means: list[float] = field(default_factory=list)
@@ -93,7 +93,7 @@ class ReturnHistory:
 
     @classmethod
     def restored(cls, saved: object) -> "ReturnHistory":
-        """Return the history of a save, an empty one if it is none; files may contain anything."""
+        """Return the history of a save, or an empty history if the value is invalid."""
         history = cls()
         if isinstance(saved, dict) and saved.keys() == vars(history).keys():
             numbers = [*(saved["means"] if isinstance(saved["means"], list) else [None])]
@@ -104,7 +104,7 @@ class ReturnHistory:
         return history
 
     def add(self, value: float) -> None:
-        """Add the mean return of an update, unless it is NaN; join pairs of too many means."""
+        """Add the mean return of an update, unless it is NaN; merge pairs if there are too many."""
         if not math.isfinite(value):
             return
         self.total, self.count = self.total + value, self.count + 1
@@ -118,7 +118,7 @@ class ReturnHistory:
             self.each *= 2
 
     def at_most(self, num: int) -> list[float]:
-        """Return at most `num` means of about equally many updates, in their order."""
+        """Return at most `num` means of about equally many updates, in order."""
         means = self.means + ([self.total / self.count] if self.count else [])
         num = min(num, len(means))
         ends = [i * len(means) // num for i in range(num + 1)] if num > 0 else []
@@ -127,21 +127,21 @@ class ReturnHistory:
 
 @final
 class Progress:
-    """Progress display; the last panel or line stays when the context is left.
+    """Progress display; the last panel or line remains after the context.
 
-    On a terminal there is one panel, redrawn in place. Elsewhere (a file, a pipe, TERM=dumb) there
-    are plain lines: the first, the last, and at most one per second between them. The numbers shown
-    are those of the latest update, except that return and length stay until an episode ends.
+    A terminal gets one panel, redrawn in place. A file, a pipe or TERM=dumb gets plain lines: the
+    first, the last, and at most one per second in between. The numbers are from the latest update,
+    except that return and length remain until an episode ends.
 
     Args:
-        total_steps: the step at which the run is complete.
-        start_step: the step at which this process begins.
-        console: console to print to; standard output by default.
-        clock: monotonic time in seconds.
-        max_seconds: time limit from now; None without a limit.
-        header: lines about the run, at the top of the panel; elsewhere printed first.
-        history: returns of the updates before this process, to which those of this one are added.
-        random: return of random play; None if it was not measured.
+        total_steps: Last step of the run.
+        start_step: First step of this process.
+        console: Console to print to; standard output by default.
+        clock: Returns a monotonic time in seconds.
+        max_seconds: Time limit from now; None without a limit.
+        header: Lines about the run, at the top of the panel or printed first.
+        history: Returns of earlier processes; updated with the returns of this process.
+        random: Return of random play; None if it was not measured.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Progress:
         random: Measured | None = None,
     ) -> None:
         latest = deque[float](maxlen=TREND_UPDATES)
-        self._view = _View(total_steps, latest, history or ReturnHistory(), header, random)
+        self._view = _RunTotals(total_steps, latest, history or ReturnHistory(), header, random)
         self._line: ProgressLine | None = None
         self._console = Console() if console is None else console
         self._clock = clock
@@ -167,7 +167,7 @@ class Progress:
         self._shown_s = -math.inf
         self._live: Live | None = None
         if self._console.is_interactive:
-            # Redrawn by `update`, not by a thread: workers may be forked while the panel is up.
+            # Redrawn by `update`, not by a thread: workers may be forked while the panel is active.
             waiting = self._first_panel("waiting for the first update")
             self._live = Live(waiting, console=self._console, auto_refresh=False)
 
@@ -188,7 +188,7 @@ class Progress:
             self._live.stop()
 
     def update(self, p: ProgressLine) -> None:
-        """Add the numbers of one update, and show them if the last display is old enough."""
+        """Add the metrics of an update; display them if the last display is old enough."""
         now, view = self._clock(), self._view
         if now - self._samples[-1][0] >= SAMPLE_EVERY_S:
             self._samples.append((now, p.step))
@@ -200,25 +200,25 @@ class Progress:
             view.returns.append(value)
             view.best = value if view.best is None else max(view.best, value)
         before = {} if self._line is None else self._line.metrics
-        of_episodes = {tag: before[tag] for tag in (RETURN, LENGTH) if tag in before}
-        self._line = p._replace(metrics={**of_episodes, **p.metrics})
+        previous = {tag: before[tag] for tag in (RETURN, LENGTH) if tag in before}
+        self._line = p._replace(metrics={**previous, **p.metrics})
         self._is_shown = False
         if now - self._shown_s >= (LINE_EVERY_S if self._live is None else PANEL_EVERY_S):
             self._show()
 
     def evaluating(self, fraction: float) -> None:
-        """Show on a terminal the finished share of an evaluation, from 0 to 1."""
+        """Display the finished share of an evaluation, from 0 to 1, on a terminal."""
         self._view.evaluating = fraction
         if self._live is not None and self._clock() - self._shown_s >= PANEL_EVERY_S:
             self._show()
 
     def evaluated(self, step: int, result: str) -> None:
-        """Print the result of an evaluation, which also stays in the panel of a terminal."""
+        """Print the result of an evaluation, and keep it in the panel of a terminal."""
         self._view.last_eval, self._view.evaluating = f"step {step:,}  {result}", None
         self.say(f"[eval] step {step}  {result}")
 
     def say(self, message: str) -> None:
-        """Print a line that stays."""
+        """Print a line that is not overwritten."""
         if self._live is None:
             self._console.out(message, highlight=False)
         else:
@@ -247,27 +247,27 @@ class Progress:
             self._live.update(display, refresh=True)
 
     def _first_panel(self, text: str) -> Panel:
-        """Return a panel without an update: the header, if there is room, and a line."""
+        """Return the panel before the first update: the header, if it fits, and a line."""
         width, header = self._width(), list(_header(self._view, self._width() - 4))
         lines = header if len(header) + 4 < self._console.height else []
         return Panel(Group(*lines, Text(text)), title=TITLE, width=width)
 
     def _width(self) -> int:
-        # Two columns stay free: a terminal echoes "^C" there, and would wrap and shift the panel.
+        # Two columns stay free for the "^C" that a terminal echoes: a wrap would shift the panel.
         return min(self._console.width - 2, PANEL_WIDTH)
 
 
 @dataclass
-class _View:
-    """Totals of a run, as shown beside the latest update."""
+class _RunTotals:
+    """Totals of a run, displayed with the latest update."""
 
-    total_steps: int  # at which the run is complete
-    returns: deque[float]  # mean returns of the latest updates in which episodes ended
-    history: ReturnHistory  # mean returns of all updates in which episodes ended
+    total_steps: int  # last step of the run
+    returns: deque[float]  # mean returns of the latest updates with finished episodes
+    history: ReturnHistory  # mean returns of all updates with finished episodes
     header: Sequence[str]  # lines about the run
     random: Measured | None  # return of random play
     best: float | None = None  # the highest mean return of all updates
-    episodes: int = 0  # that ended
+    episodes: int = 0  # number of finished episodes
     last_eval: str | None = None  # step and result
     evaluating: float | None = None  # finished share of the running evaluation, from 0 to 1
     fraction: float = 0.0  # finished share of the run, from 0 to 1
@@ -283,15 +283,15 @@ class _View:
         return sum(returns[-half:]) / half - sum(returns[:half]) / half
 
 
-def _numbers(view: _View, p: ProgressLine) -> dict[str, str]:
-    """Return the numbers that are shown after an update as text, by name."""
+def _numbers(view: _RunTotals, p: ProgressLine) -> dict[str, str]:
+    """Return the numbers to display after an update as text, by name."""
     metrics, fps, eps = p.metrics, p.metrics["fps"], p.metrics["eps"]
-    of_pool = {}
+    rating = {}
     if (elo := metrics.get("selfplay/elo")) is not None:
-        of_pool["Elo"] = f"{elo:.0f} ± {metrics.get('selfplay/elo_ci95', nan):.0f}"
-        of_pool["score"] = _number(metrics.get("selfplay/score"), ".2f")
+        rating["Elo"] = f"{elo:.0f} ± {metrics.get('selfplay/elo_ci95', nan):.0f}"
+        rating["score"] = _number(metrics.get("selfplay/score"), ".2f")
     return {
-        **of_pool,
+        **rating,
         "episodes": f"{view.episodes:,}",
         "entropy": f"{metrics.get('losses/entropy', nan):.2f}",
         "frames/s": f"{fps:,.0f}",
@@ -305,20 +305,20 @@ def _numbers(view: _View, p: ProgressLine) -> dict[str, str]:
     }
 
 
-def _text(view: _View, p: ProgressLine) -> str:
-    """Return a line of text."""
+def _text(view: _RunTotals, p: ProgressLine) -> str:
+    """Return the plain line of an update."""
     step = f"step {p.step}/{view.total_steps} ({int(100 * view.fraction)}%)"
     change = "" if view.trend is None else f" ({view.trend:+.3f})"
     mean_return = f"return {_number(p.metrics.get(RETURN), '.3f')}{change}{_episodes(p)}"
     numbers = _numbers(view, p)
     names = ("length", "entropy", "kl", "explained", "frames/s", "entities/s")
-    shown = ["Elo", "score", *names] if "Elo" in numbers else names
-    others = [f"{name} {numbers[name]}" for name in shown]
-    return "  ".join([step, f"left {view.left}", mean_return, *others])
+    selected = ["Elo", "score", *names] if "Elo" in numbers else names
+    texts = [f"{name} {numbers[name]}" for name in selected]
+    return "  ".join([step, f"left {view.left}", mean_return, *texts])
 
 
 def _episodes(p: ProgressLine) -> str:
-    """Return how many episodes ended, and, if these are the shorter ones, how long others run."""
+    """Return the number of finished episodes, and the length of running ones if they are longer."""
     metrics, count = p.metrics, int(p.metrics.get("episodic_reward.count", 0))
     text = f" of {count:,} episode{'s'[: count != 1]}" if count else ""
     age = metrics.get("running_length.mean", 0.0)
@@ -326,17 +326,17 @@ def _episodes(p: ProgressLine) -> str:
         return text
     low, high = (int(metrics[f"running_length.{end}"]) for end in ("min", "max"))
     ages = f"{high:,} steps" if low == high else f"{low:,} to {high:,} steps"
-    return f"{text}; {int(metrics['running_length.count']):,} run on, {ages}"
+    return f"{text}; {int(metrics['running_length.count']):,} running, {ages}"
 
 
-def _panel(view: _View, p: ProgressLine, width: int, height: int) -> Panel:
-    """Return a panel with as many details as fit.
+def _panel(view: _RunTotals, p: ProgressLine, width: int, height: int) -> Panel:
+    """Return a panel in the most detailed layout that fits.
 
     Args:
-        view: totals of the run.
-        p: the latest update.
-        width: columns of the panel.
-        height: rows of the terminal; a higher panel could not be redrawn in place.
+        view: Totals of the run.
+        p: The latest update.
+        width: Columns of the panel.
+        height: Rows of the terminal; a higher panel cannot be redrawn in place.
     """
     inner_width = width - 6  # without border and padding
     for header, num_actions, phases, details, gaps in _LAYOUTS:
@@ -359,8 +359,8 @@ def _panel(view: _View, p: ProgressLine, width: int, height: int) -> Panel:
     )
 
 
-def _header(view: _View, width: int) -> Iterator[Text]:
-    """Yield the lines about the run, cut to a width."""
+def _header(view: _RunTotals, width: int) -> Iterator[Text]:
+    """Yield the lines about the run, truncated to a width."""
     for line in view.header:
         text = Text(printable(line, "utf-8"), no_wrap=True)
         text.truncate(width, overflow="ellipsis")
@@ -368,10 +368,10 @@ def _header(view: _View, width: int) -> Iterator[Text]:
 
 
 def _blocks(
-    view: _View, p: ProgressLine, width: int, num_actions: int, phases: bool, details: bool
+    view: _RunTotals, p: ProgressLine, width: int, num_actions: int, phases: bool, details: bool
 ) -> Iterator[tuple[RenderableType, int]]:
-    """Yield the parts of a panel, each with its number of rows."""
-    # The finished share of the run as a bar, and times.
+    """Yield the blocks of a panel with their numbers of rows."""
+    # Progress bar and times.
     done = view.fraction
     texts = [Text(f"{100 * done:.1f}%", "bold"), _labelled("left", view.left)]
     if width >= LESS_WIDE:
@@ -407,8 +407,8 @@ def _blocks(
         yield _phases(p.phases_ms, width), 2
 
 
-def _return_line(view: _View, p: ProgressLine, width: int) -> Text:
-    """Return a line with the return, its trend, and the returns of the whole run as bars."""
+def _return_line(view: _RunTotals, p: ProgressLine, width: int) -> Text:
+    """Return a line with the return, its trend, and a sparkline of the returns of the run."""
     text = _labelled("return", _number(p.metrics.get(RETURN), ".3f"), "bold")
     low, high = min(view.returns, default=0.0), max(view.returns, default=0.0)
     if view.trend is not None:
@@ -423,28 +423,28 @@ def _return_line(view: _View, p: ProgressLine, width: int) -> Text:
             text.append(more)
     text.append("   ")
 
-    # Bars, scaled to the lowest and the highest of them.
+    # Sparkline, scaled to its minimum and maximum.
     means = view.history.at_most(min(width - text.cell_len, MOST_BARS))
     low, high = min(means, default=0.0), max(means, default=0.0)
     scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
     return text.append("".join(SPARKS[round((value - low) * scale)] for value in means), "cyan")
 
 
-def _details(view: _View, p: ProgressLine, width: int) -> Table:
-    """Return names and numbers in as many columns as fit without truncation."""
+def _details(view: _RunTotals, p: ProgressLine, width: int) -> Table:
+    """Return a table of names and numbers, in the number of columns that fits."""
     numbers = list(_numbers(view, p).items())
-    beside = 3 if width >= WIDE else 2 if width >= LESS_WIDE else 1
+    columns = 3 if width >= WIDE else 2 if width >= LESS_WIDE else 1
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    for _ in range(beside):
+    for _ in range(columns):
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(ratio=1, no_wrap=True)
-    for i in range(0, len(numbers), beside):
-        grid.add_row(*(text for pair in numbers[i : i + beside] for text in pair))
+    for i in range(0, len(numbers), columns):
+        grid.add_row(*(text for pair in numbers[i : i + columns] for text in pair))
     return grid
 
 
 def _entropies(entropies: Mapping[str, float], num_actions: int) -> Table:
-    """Return a bar for the normalised entropy of each action, full for a uniform policy."""
+    """Return bars of the normalised entropy of each action; a uniform policy has a full bar."""
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.add_column(style="dim", no_wrap=True, max_width=20, overflow="ellipsis")
     grid.add_column(ratio=1)
@@ -459,7 +459,7 @@ def _entropies(entropies: Mapping[str, float], num_actions: int) -> Table:
 
 
 def _phases(phases_ms: Mapping[str, float], width: int) -> Group:
-    """Return a bar of the phases of the update, the longest first, and its legend."""
+    """Return a stacked bar of the phases of an update, longest first, and its legend."""
     whole = sum(phases_ms.values())
     longest = sorted(phases_ms.items(), key=lambda phase: -phase[1])
     shares = [(name, ms / whole) for name, ms in longest[: len(PHASE_STYLES) - 1]]

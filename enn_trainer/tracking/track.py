@@ -1,7 +1,6 @@
-"""Metric sinks of a run: its scalars by tag and step, sent to several services at once.
+"""Metric sinks of a run, which send scalars by tag and step to several services.
 
-`docs/tracking.md` lists the tags, which dashboards rely on; the callers of `Track.write` compose
-them.
+`docs/tracking.md` lists the tags, which dashboards rely on; callers of `Track.write` choose them.
 """
 
 from __future__ import annotations
@@ -43,68 +42,68 @@ if TYPE_CHECKING:
 
 RETRY_AFTER_S = 60.0
 RETRY_AFTER_TIMES = 20.0
-"""Multiple of the duration of a failed call for which a service is left alone.
+"""Pause after a failed call of a service, as a multiple of its duration.
 
-A service that does not answer may take long to fail: it costs a run at most 1/20 of its time.
+A timeout may take long: services that do not answer cost at most 1/20 of the time of a run.
 """
 _FOLDERS = (VIDEOS, REPLAYS, "wandb", ".wandb")
-"""Folders that are made in that of a run; W&B uses the hidden one if it is there."""
+"""Subfolders of the folder of a run; W&B uses the hidden one if it exists."""
 
 
 class Sink(Protocol):
-    """Receiver of the metrics of a run."""
+    """Destination of the metrics of a run."""
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars by tag, NaN and infinity included.
 
         Args:
-            step: frames over all environments and restarts; never decreases.
-            scalars: the values by tag.
+            step: Frames over all environments and restarts; never decreases.
+            scalars: Values by tag.
         """
 
     def close(self) -> None:
-        """Write buffered scalars and release the sink."""
+        """Flush buffered scalars and release the sink."""
 
 
 @runtime_checkable
 class FileSink(Sink, Protocol):
-    """Receiver of metrics, videos and replays."""
+    """Destination of metrics, videos and replay pages."""
 
     def file(self, step: int, name: str, path: Path) -> None:
-        """Write a video, or a page (.html), which the caller never changes afterwards."""
+        """Write a video or a page (.html), which the caller must not change afterwards."""
 
 
 @runtime_checkable
 class NoticeSink(Sink, Protocol):
-    """Receiver of metrics and notices."""
+    """Destination of metrics and notices of learning diagnostics."""
 
     def notice(self, step: int, key: str, text: str, page: str) -> None:
-        """Write a notice: its name, a line about it, and the page that explains it."""
+        """Write a notice: key, text in one line, and page with the explanation."""
 
 
 @final
 class Track(ExitStack):
-    """All sinks of a run as one; a context manager that closes them."""
+    """Context manager that writes to all sinks of a run, and closes them."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         super().__init__()
         self._sinks = sinks
-        for sink in reversed(sinks):  # to be closed in their order, also if one fails
+        for sink in reversed(sinks):  # closed in the given order, also if one fails
             self.callback(sink.close)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write each scalar under its own tag."""
+        """Write scalars by tag."""
         for sink in self._sinks:
             sink.write(step, scalars)
 
     def file(self, step: int, name: str, path: Path) -> None:
-        """Write a video or a page to the sinks that take files."""
+        """Write a video or a page to the sinks that support files."""
         for sink in self._sinks:
             if isinstance(sink, FileSink):
                 sink.file(step, name, path)
 
     def notice(self, step: int, key: str, text: str, page: str) -> None:
-        """Write a notice to the sinks that take notices: its name, a line and a page."""
+        """Write a notice to the sinks that support notices."""
         for sink in self._sinks:
             if isinstance(sink, NoticeSink):
                 sink.notice(step, key, text, page)
@@ -112,17 +111,17 @@ class Track(ExitStack):
 
 @final
 class Guarded:
-    """A sink whose failures do not end the run; the first one is printed.
+    """Wrapper of a sink that prints the first failure, and never ends the run.
 
     After a failure nothing is sent for a minute, or for twenty times the duration of the failed
-    call if that is longer; the scalars of that time are missing in the service. A sink that could
-    not be opened is opened at the next call.
+    call if that is longer; scalars of that time are dropped. A sink that failed to open is opened
+    again at the next call.
 
     Args:
-        name: name of the service.
-        open_sink: connects to the service.
-        say: prints a line.
-        clock: monotonic time in seconds.
+        name: Name of the service.
+        open_sink: Connects to the service.
+        say: Prints a line.
+        clock: Returns a monotonic time in seconds.
     """
 
     def __init__(
@@ -143,7 +142,7 @@ class Guarded:
         self._try(lambda sink: sink.write(step, scalars))
 
     def file(self, step: int, name: str, path: Path) -> None:
-        """Write a video or a page if the sink takes files, unless the service failed recently."""
+        """Write a video or a page if the sink supports files and did not fail recently."""
         self._try(lambda sink: sink.file(step, name, path) if isinstance(sink, FileSink) else None)
 
     def close(self) -> None:
@@ -166,27 +165,27 @@ class Guarded:
             if not self._failed:
                 self._failed = True
                 message = (str(error).splitlines() or [""])[0]
-                failed = f"{self._name} failed, training goes on without it for now"
+                failed = f"{self._name} failed, training continues without it and retries later"
                 self._say(f"{failed}: {type(error).__name__}: {message}")
 
 
 def flatten_config(config: DataclassInstance) -> dict[str, object]:
-    """Return the values of a tree of dataclasses by dotted name, such as `net.d_model`."""
+    """Return the settings of a tree of dataclasses by dotted name, such as `net.d_model`."""
     return {path: as_written(v) for path, v in settings_of(config) if not is_dataclass(v)}
 
 
 def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track, Path]:
-    """Open all sinks of a run, and name the run if it is new.
+    """Open all sinks of a run, and name a new run.
 
-    A resumed run appends to its files. A run that starts from a save elsewhere is a new run, as the
-    other one may still be training.
+    A resumed run appends to its files. A run from a save in another folder is a new run, because
+    the other run may still be training.
 
     Args:
-        manager: state manager of the run; `run_name` and `tracker_ids` of its state are set.
-        say: prints a line.
+        manager: State manager of the run; sets `run_name` and `tracker_ids` of its state.
+        say: Prints a line.
 
     Returns:
-        The sinks as one, and the folder with the files.
+        The track, and the folder with its files.
 
     Raises:
         ConfigError: the folder cannot be written to, or an extra is missing.
@@ -197,34 +196,34 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
         return Track([]), Path()
     if config.mlflow_tracking_uri is not None:
         check_mlflow()
-    runs, own = absolute(config.data_dir) / "runs", run_folder(manager)
+    runs, run_dir = absolute(config.data_dir) / "runs", run_folder(manager)
     if not continues(manager):
-        state.run_name = _new_run_name(runs if own is None else None, config)
+        state.run_name = _new_run_name(runs if run_dir is None else None, config)
         state.tracker_ids = {}
-    folder = runs / state.run_name if own is None else absolute(own).resolve()
+    folder = runs / state.run_name if run_dir is None else absolute(run_dir).resolve()
     settings, revision = flatten_config(config), git_revision()
-    about: dict[str, object] = {"run_name": state.run_name, "restart": state.restart}
-    about["command"] = shlex.join(sys.argv)
-    about["code.commit"] = None if revision is None else revision.removesuffix("-dirty")
-    about["code.dirty"] = None if revision is None else revision.endswith("-dirty")
-    _describe(folder / RUN_FILE, about, settings)
+    details: dict[str, object] = {"run_name": state.run_name, "restart": state.restart}
+    details["command"] = shlex.join(sys.argv)
+    details["code.commit"] = None if revision is None else revision.removesuffix("-dirty")
+    details["code.dirty"] = None if revision is None else revision.endswith("-dirty")
+    _describe(folder / RUN_FILE, details, settings)
 
     # Files are required; failures of services do not end the run.
     sinks: list[Sink] = [JsonlSink(folder / METRICS_FILE, state.step, say)]
     sinks.append(Guarded("TensorBoard", lambda: TensorBoardSink(folder, settings, state.step), say))
     if config.track:
-        details = {**settings, **about}
-        sinks.append(Guarded("W&B", lambda: WandbSink(config, state, details, folder, say), say))
+        table = {**settings, **details}
+        sinks.append(Guarded("W&B", lambda: WandbSink(config, state, table, folder, say), say))
     if config.mlflow_tracking_uri is not None:
-        sinks.append(Guarded("MLflow", lambda: MlflowSink(config, state, settings, about), say))
+        sinks.append(Guarded("MLflow", lambda: MlflowSink(config, state, settings, details), say))
     return Track(sinks), folder
 
 
-def _describe(path: Path, about: Mapping[str, object], settings: Mapping[str, object]) -> None:
-    """Create the folder of a run and write its description; raise if the folder has links."""
+def _describe(path: Path, details: Mapping[str, object], settings: Mapping[str, object]) -> None:
+    """Create the folder of a run and write its description; raise if its subfolders are links."""
     folder = path.parent
     for part in (folder, *(folder / name for name in _FOLDERS)):
-        if part.is_symlink():  # it may lead to files of another run
+        if part.is_symlink():  # it may lead to the files of another run
             message = "expected a folder, got a link; replace the link by its target"
             raise unwritable(part, OSError(errno.ELOOP, message))
     plain = {
@@ -233,19 +232,19 @@ def _describe(path: Path, about: Mapping[str, object], settings: Mapping[str, ob
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        data = (json.dumps({**about, "config": plain}, indent=2) + "\n").encode()
+        data = (json.dumps({**details, "config": plain}, indent=2) + "\n").encode()
         replace_file(path, data, path.with_name(f"{path.name}.tmp"))
     except OSError as error:
         raise unwritable(path, error) from None
 
 
 def _new_run_name(runs: Path | None, config: TrainConfig) -> str:
-    """Return the name of a new run, which no other run has.
+    """Return a unique name for a new run.
 
-    A folder of that name is made in `runs`, unless that is None: then the name has microseconds.
+    Creates a folder of that name in `runs`; if that is None, the name ends in microseconds.
     """
     trial = "" if config.trial is None else f"__{config.trial}"
-    world = config.env.id.rpartition(":")[2]  # without the file that it is in
+    world = config.env.id.rpartition(":")[2]  # without the path of the file
     world = "".join(c if c.isprintable() and c not in "/\\ " else "_" for c in world)
     base = f"{world}__{config.name}__{config.seed}{trial}"
     name = stamped = f"{base}__{time.strftime('%Y%m%d-%H%M%S')}"

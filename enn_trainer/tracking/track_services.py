@@ -1,12 +1,11 @@
 """Metric sinks for services: TensorBoard, Weights & Biases and MLflow.
 
-Their packages are imported when a sink is opened: that takes seconds, and most commands write no
-metrics.
+Their packages are imported when a sink is opened, because imports take seconds.
 
-A line is `{"step": 2048, "time": 1760000000.0, "kind": "update", "losses/entropy": 1.5, ...}`,
-where `time` is in seconds since 1970, and the kind of an evaluation is "eval". JSON has no numbers
-that are not finite: these are written as the strings "nan", "inf" and "-inf", which `float` reads.
-A line of the kind "notice" has no metrics, but the texts `notice` (its name), `text` and `page`.
+A line of the file is `{"step": 2048, "time": 1760000000.0, "kind": "update", "losses/entropy": 1.5,
+...}`, with `time` in seconds since 1970, and the kind "eval" for evaluations. Infinity and NaN,
+which JSON lacks, are written as the strings "nan", "inf" and "-inf". A line of the kind "notice"
+has no metrics, but the texts `notice` (its key), `text` and `page`.
 """
 
 import importlib.util
@@ -38,16 +37,16 @@ NOT_TAGS = ("step", "time", "kind")
 
 @final
 class JsonlSink:
-    """A file to which each call of `write` appends a line.
+    """A JSON Lines file; each call of `write` appends a line.
 
-    Each line is one system call, so that a killed run leaves whole lines. A resumed run writes the
-    steps after its save again, so their lines are dropped when the file is opened. The evaluation
-    at the step of the save is dropped when it is written again.
+    Each line is one system call, so that a killed run leaves complete lines. A resumed run repeats
+    the steps after its save; their lines are dropped when the file is opened. The evaluation at the
+    step of the save is dropped when it is repeated.
 
     Args:
-        path: the file; appended to if it exists.
-        step: the first step of the run, or the step of the save that it resumes from.
-        say: prints a line about damaged lines.
+        path: The file; appended to if it exists.
+        step: First step of the run, or step of the save that it resumes from.
+        say: Prints a line about damaged lines.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -71,7 +70,7 @@ class JsonlSink:
             self._reopen(lambda row: row["step"] < step or row.get("kind") != EVAL)
         row: dict[str, object] = {}
         for tag, value in scalars.items():
-            number = float(value)  # json does not take numbers of numpy and torch
+            number = float(value)  # json does not support scalars of numpy and torch
             row[tag] = number if math.isfinite(number) else str(number)
         self._append(step, EVAL if is_eval else UPDATE, row)
 
@@ -97,14 +96,14 @@ class JsonlSink:
             raise unwritable(self._path, error) from None
 
     def _reopen(self, keep: Callable[[dict[str, Any]], bool]) -> None:
-        """Drop damaged lines and those that `keep` rejects; open the file to append to it."""
-        kept = self._path.with_name(f"{self._path.name}.tmp")
+        """Drop damaged lines and lines that `keep` rejects; open the file for appending."""
+        rewritten = self._path.with_name(f"{self._path.name}.tmp")
         dropped, damaged = False, None
         try:
-            append_plain(self._path).close()  # raises if it is a link or no regular file
-            with new_file(kept) as file:
+            append_plain(self._path).close()  # raises unless it is a regular file
+            with new_file(rewritten) as file:
                 for number, text, row in read_lines(self._path):
-                    # An incomplete last line is left by a kill: only damage before it is reported.
+                    # A killed run leaves an incomplete last line: only earlier damage is reported.
                     if damaged is not None:
                         self._say(f"{self._path}: line {damaged} is damaged and was dropped")
                     damaged = number if row is None else None
@@ -114,7 +113,7 @@ class JsonlSink:
                         dropped = True
                 file.flush()
                 os.fsync(file.fileno())
-            kept.replace(self._path) if dropped else kept.unlink()
+            rewritten.replace(self._path) if dropped else rewritten.unlink()
             if self._file >= 0:
                 os.close(self._file)
             self._file = open_plain(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -123,9 +122,9 @@ class JsonlSink:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
-    """Yield the number from 1, the bytes and the content of each line of a file.
+    """Yield the line number (from 1), bytes and content of each line of a file.
 
-    The content of a damaged or incomplete line is None.
+    The content of damaged and incomplete lines is None.
     """
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
@@ -138,17 +137,17 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]
 
 
 LONGEST_NOTICE = 1 << 16
-"""Bytes of a line with a notice, at most."""
+"""Largest size of a line with a notice in bytes."""
 
 
 def read_notices(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the notices in a file of metrics; nothing if it cannot be read.
+    """Yield the notices in a file of metrics; none if it cannot be read.
 
-    Lines that are damaged, or have no texts, are left out.
+    Damaged lines, and lines without texts, are skipped.
     """
     with suppress(OSError), read_plain(path) as file:
         for line in iter(lambda: file.readline(LONGEST_NOTICE), b""):
-            if b'"kind": "notice"' not in line:  # the others are many, and long
+            if b'"kind": "notice"' not in line:  # avoids parsing of most lines
                 continue
             row = None
             with suppress(ValueError, RecursionError):
@@ -162,29 +161,29 @@ def read_notices(path: Path) -> Iterator[dict[str, Any]]:
 EVENT_FORMAT = "brain.Event:2"
 """Version in the first event of a TensorBoard file."""
 INIT_TIMEOUT_S = 30.0
-"""Timeout of the connection to W&B at the beginning of a run."""
+"""Timeout of the connection to W&B at the start of a run."""
 BASE_URL = "https://api.wandb.ai"
 BATCH = 100
-"""Number of parameters in one request to MLflow; a server takes ten times as many metrics."""
+"""Number of parameters per request to MLflow; a request may have ten times more metrics."""
 LONGEST_VALUE = 500
-"""Maximal length of the value of a parameter; some servers take no longer ones."""
+"""Largest length of the value of a parameter that all servers accept."""
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""Retries and timeout of requests: training waits for them, and MLflow's defaults are minutes."""
+"""Retries and timeout of requests, which block training; MLflow's defaults are minutes."""
 
 
 @final
 class TensorBoardSink:
     """A TensorBoard event file.
 
-    It does not use the writer of torch, whose thread prints a traceback when the disk is full and
-    leaves half an event, after which TensorBoard reads nothing.
+    Does not use the writer of torch: on a full disk its thread prints a traceback and leaves an
+    incomplete event, after which TensorBoard stops reading.
 
     Args:
-        log_dir: the folder of the file; created if it does not exist.
-        config_table: the hyperparameters by dotted name, written as a table under the text tag
+        log_dir: Folder of the file; created if it does not exist.
+        config_table: Hyperparameters by dotted name, written as a table with the text tag
             "hyperparameters"; see `flatten_config`.
-        step: the first step of the run, or the step of the save that it resumes from; TensorBoard
-            hides later steps of earlier files.
+        step: First step of the run, or step of the save that it resumes from; TensorBoard hides
+            later steps of earlier files.
     """
 
     def __init__(self, log_dir: Path, config_table: Mapping[str, object], step: int = 0) -> None:
@@ -196,14 +195,14 @@ class TensorBoardSink:
         self._protos, self._records = event_pb2, record_writer
         log_dir.mkdir(parents=True, exist_ok=True)
         stem = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-        for taken in itertools.count():
+        for number in itertools.count():
             with suppress(FileExistsError):
-                path, flags = log_dir / f"{stem}.{taken}", os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                path, flags = log_dir / f"{stem}.{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL
                 self._file = os.open(path, flags, 0o666)
                 break
         lines = ["| parameter | value |", "| --- | --- |"]
         for name, value in config_table.items():
-            cell = str(value).replace("|", "\\|").replace("\n", " ")  # either would break the table
+            cell = str(value).replace("|", "\\|").replace("\n", " ")  # breaks the table
             lines.append(f"| {name} | {cell} |")
         table = self._summary.text("hyperparameters", "\n".join(lines))
         begins: list[Mapping[str, Any]] = [{"file_version": EVENT_FORMAT}]
@@ -216,7 +215,7 @@ class TensorBoardSink:
         """Write scalars as one event, NaN and infinity included.
 
         Raises:
-            OSError: the event could not be written; then nothing of it is in the file.
+            OSError: the event could not be written; the file is unchanged.
         """
         values = [{"tag": tag, "simple_value": float(value)} for tag, value in scalars.items()]
         self._append({"summary": self._summary.Summary(value=values), "step": step})
@@ -232,9 +231,9 @@ class TensorBoardSink:
             records.write(self._protos.Event(wall_time=now, **event).SerializeToString())
         size = os.fstat(self._file).st_size
         try:
-            left = data.getvalue()
-            while left:
-                left = left[os.write(self._file, left) :]
+            remaining = data.getvalue()
+            while remaining:
+                remaining = remaining[os.write(self._file, remaining) :]
         except OSError:
             os.ftruncate(self._file, size)
             os.lseek(self._file, size, os.SEEK_SET)
@@ -243,24 +242,24 @@ class TensorBoardSink:
 
 @final
 class WandbSink:
-    """A run of W&B, which a resumed run continues.
+    """A W&B run, which a resumed run continues.
 
-    Offline the metrics are kept on the disk for `wandb sync`: with WANDB_MODE=offline, and without
-    an API key, as a prompt for one would stop an unattended run.
+    With WANDB_MODE=offline, and without an API key (as a prompt would block an unattended run),
+    metrics are stored on disk for `wandb sync`.
 
     Args:
-        config: configuration of the run, which names the project and its owner.
-        state: `tracker_ids` of it has the id of a run to continue, and gets that of a new one.
-        about: settings and description that W&B displays, by dotted name.
-        folder: the folder for the files of wandb.
-        say: prints a line.
+        config: Configuration of the run, with the project and its owner.
+        state: State of the run; `tracker_ids` holds the id of the W&B run, set for a new one.
+        details: Settings and description to display, by dotted name.
+        folder: Folder for the files of wandb.
+        say: Prints a line.
     """
 
     def __init__(
         self,
         config: TrainConfig,
         state: State,
-        about: Mapping[str, object],
+        details: Mapping[str, object],
         folder: Path,
         say: Callable[[str], None],
     ) -> None:
@@ -271,7 +270,7 @@ class WandbSink:
         if mode is None and not has_key():
             mode = "offline"
             sync = f"wandb login, then wandb sync {folder / 'wandb'}/offline-run-*"
-            say(f"W&B: no API key, so the numbers stay on this machine ({sync})")
+            say(f"W&B: no API key, metrics stay on this machine; to upload them: {sync}")
         self._wandb: Any = wandb
         # Its output would disturb the progress panel on the terminal.
         settings = wandb.Settings(console="off", silent=True, init_timeout=INIT_TIMEOUT_S)
@@ -280,10 +279,10 @@ class WandbSink:
             name=state.run_name,
             project=config.wandb_project_name,
             entity=config.wandb_entity,
-            config=dict(about),
+            config=dict(details),
             dir=str(folder),
             mode=mode,  # type: ignore[arg-type]  # wandb checks the value of the variable
-            # Offline there is no run to resume; `wandb sync` joins the parts by their id.
+            # An offline run cannot be resumed; `wandb sync` joins its parts by id.
             resume=None if mode == "offline" else "allow",
             allow_val_change=True,  # settings of a resumed run may differ
             reinit="create_new",
@@ -295,7 +294,7 @@ class WandbSink:
         self._run.log(dict(scalars), step=step)
 
     def file(self, step: int, name: str, path: Path) -> None:
-        """Send a video, or a page as it is."""
+        """Send a video, or a page without changes."""
         if path.suffix == ".html":
             with path.open(encoding="utf-8") as page:
                 media = self._wandb.Html(page, inject=False)
@@ -324,16 +323,16 @@ def has_key() -> bool:
 
 @final
 class MlflowSink:
-    """A run of MLflow.
+    """An MLflow run, which a resumed run continues.
 
-    Metrics are named by their tags, with a full stop for each character that MLflow does not take.
-    Values that are not finite are left out, as not every server takes them.
+    The name of a metric is its tag, with a full stop for each character that MLflow rejects.
+    Infinity and NaN are omitted, because some servers reject them.
 
     Args:
-        config: configuration of the run, which names the server or store and the experiment.
-        state: `tracker_ids` of it has the id of a run to continue, and gets that of a new one.
-        settings: the parameters, by dotted name. A run that is continued keeps its own.
-        about: the tags of the run.
+        config: Configuration of the run, with the server or store and the experiment.
+        state: State of the run; `tracker_ids` holds the id of the MLflow run, set for a new one.
+        settings: Parameters by dotted name; a continued run keeps its parameters.
+        details: Tags of the run.
     """
 
     def __init__(
@@ -341,7 +340,7 @@ class MlflowSink:
         config: TrainConfig,
         state: State,
         settings: Mapping[str, object],
-        about: Mapping[str, object],
+        details: Mapping[str, object],
     ) -> None:
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
@@ -354,9 +353,9 @@ class MlflowSink:
         if self._run_id:
             client.update_run(self._run_id, status="RUNNING")
             return
-        found, create = client.get_experiment_by_name(config.name), client.create_experiment
-        experiment = create(config.name) if found is None else found.experiment_id
-        tags = {name: str(value) for name, value in about.items()}
+        existing, create = client.get_experiment_by_name(config.name), client.create_experiment
+        experiment = create(config.name) if existing is None else existing.experiment_id
+        tags = {name: str(value) for name, value in details.items()}
         run = client.create_run(experiment, run_name=state.run_name, tags=tags)
         self._run_id = run.info.run_id
         params = [Param(key, str(value)[:LONGEST_VALUE]) for key, value in settings.items()]
@@ -365,14 +364,14 @@ class MlflowSink:
         state.tracker_ids["mlflow"] = self._run_id
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Send the finite scalars, up to 1,000 in a request."""
+        """Send the finite scalars, up to 1,000 per request."""
         from mlflow.entities import Metric
 
         now_ms = int(1000 * time.time())
         names = {tag: metric_name(tag) for tag in scalars}
         folders = {str(folder) for name in names.values() for folder in PurePath(name).parents}
         metrics = [
-            # A store in files cannot have a file and a folder of one name.
+            # A file store cannot have a file and a folder of the same name.
             Metric(f"{name}/own" if name in folders else name, float(scalars[tag]), now_ms, step)
             for tag, name in names.items()
             if math.isfinite(scalars[tag])
@@ -390,12 +389,12 @@ class MlflowSink:
 
 
 def metric_name(tag: str) -> str:
-    """Return a tag with a full stop for each character that MLflow does not take."""
+    """Return a tag with a full stop for each character that MLflow rejects."""
     return "".join(c if (c.isascii() and c.isalnum()) or c in "_-./ " else "." for c in tag)
 
 
 def check_mlflow() -> None:
-    """Raise if MLflow is not installed.
+    """Check that MLflow is installed.
 
     Raises:
         ConfigError: the package is missing.

@@ -1,1 +1,1 @@
-"""Replays of episodes as pages, and what the agent made of each frame."""
+"""Replay pages of episodes, and live games."""

@@ -1,4 +1,4 @@
-"""`Replay`: episodes of an agent with its choices, probabilities and values, frame by frame."""
+"""`Replay`: episodes of an agent with choices, probabilities and values, frame by frame."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +14,9 @@ from entity_env.spaces import GLOBAL, ActionSpaces, ObsSpace
 from entity_env.vec.vec_obs import VecObs
 
 Unseen: TypeAlias = list[tuple[int, list[int] | None]]
-"""Types that an agent does not know, by their index, or columns of them: numbers, then kinds. The
-global features are behind the last type."""
+"""Entity types hidden from an agent, by index, or columns of them: numbers, then categories. Global
+features follow the last type.
+"""
 
 
 @dataclass
@@ -23,11 +24,11 @@ class Answers:
     """Probabilities and values of an agent in the F frames of an episode.
 
     Attributes:
-        probs: for each action float32 rows: (actors, choices) per frame, for select-entity actions
-            (actors * actees,) per frame, row by row. 0 where a mask forbids. Of numbers (actors,
-            4 * components): mean, deviation and 90% range, see `ActionSpace.shown`. NaN for actors
-            who do not take a dependent action.
-        values: (F,) float32; nan where they are not known.
+        probs: for each action float32 rows: (actors, choices) per frame; for select-entity actions
+            (actors * actees,) per frame, row by row. 0 where masked. For continuous actions
+            (actors, 4 * components): mean, standard deviation and 90% interval, see
+            `ActionSpace.shown`. NaN for actors that do not take a dependent action.
+        values: (F,) float32; NaN where unknown.
     """
 
     probs: Mapping[ActionName, Ragged]
@@ -35,32 +36,32 @@ class Answers:
 
 
 @dataclass
-class Episode:
-    """One episode of an environment or a match of S sides: F = T * S frames.
+class ReplayEpisode:
+    """One episode of an environment, or of a match with S sides: F = T * S frames.
 
     Frame f is the view of side f % S in step f // S, in which the sides chose.
 
     Attributes:
-        obs: the F frames; `reward` is that of the step taken in the frame. `identity` has who is
-            who, by side; types without ids are not in it.
-        chosen: for each action int64 (actors,) per frame, the index of the choice, for
-            select-entity actions among the actees; float32 (actors, components) of numbers. -1 or
-            NaN for actors who do not take a dependent action.
-        answers: of the agent that acted.
-        terminated: the episode ended by itself.
-        truncated: it was cut off. Neither: the recording ends before it.
+        obs: F frames; `reward` is that of the step taken in the frame. `identity` tracks entities,
+            by side; types without ids are not in it.
+        chosen: for each action int64 (actors,) per frame, index of the choice, for select-entity
+            actions among the actees; float32 (actors, components) for continuous actions. -1 or NaN
+            for actors that do not take a dependent action.
+        answers: outputs of the agent that acted.
+        terminated: True if the episode terminated.
+        truncated: True if it was truncated. Neither: the recording ends before it.
         names: for each side and type the printed id by number of `identity`, where known.
-        by_hand: for each action bool (actors,) per frame, the choices that a person made; None if
-            there was none.
-        beside: answers of another agent in the same frames; None if there is none.
-        attention: for some frames the weights of the network, float32 (layers, heads, n, n): from
-            row to column, in the order of entities, the global one last if there is one.
-        influence: for some frames, of some entities.
-        pictures: for some steps the world's own picture, as PNG.
-        steps: (T,) int64, the number of each step in the episode, where a recording lacks some;
-            None for 0, 1, ...
-        env: the number of its environment or match; None if not known, as pages do not keep it.
-        parameters: the arguments that were drawn for it; pages have them among the facts.
+        by_hand: for each action bool (actors,) per frame, choices made by a person; None if there
+            are none.
+        beside: outputs of a second agent in the same frames; None if there is none.
+        attention: attention weights by frame, float32 (layers, heads, n, n): from row to column, in
+            the order of entities, the global one last if there is one.
+        influence: influence of some entities by frame.
+        pictures: rendered image by step, as PNG.
+        steps: (T,) int64, index of each step in the episode, if a recording lacks some; None for
+            0, 1, ...
+        env: index of its environment or match; None if unknown, pages do not store it.
+        parameters: arguments drawn for the episode; pages list them among the facts.
     """
 
     obs: VecObs
@@ -79,16 +80,16 @@ class Episode:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Moment(NamedTuple):
-    """A frame worth seeing.
+class Highlight(NamedTuple):
+    """Frame worth seeing ("moment" in the format).
 
     Attributes:
         kind: "value error", "unlikely choice", "undecided", "disagreement" or "gone".
         episode: index of the episode.
-        step: the step in it.
-        side: the side of a match.
-        entity: position in the frame of the entity that it is about; None for the frame.
-        text: one line that says it.
+        step: index of the step.
+        side: side of a match.
+        entity: position of the entity in the frame; None for the whole frame.
+        text: description in one line.
     """
 
     kind: str
@@ -101,20 +102,19 @@ class Moment(NamedTuple):
 
 @dataclass
 class Replay:
-    """Episodes, and all that is needed to read them.
+    """Episodes, with everything that is needed to display them.
 
     Attributes:
-        title: of the page.
-        about: lines of facts by name, such as the save and the arguments of the command.
-        obs_space: the types and features of the frames.
-        action_space: the actions.
-        sides: S.
-        discount: per step, for the return of a frame.
-        episodes: in the order in which they were played.
-        moments: frames worth seeing.
-        view: plain data for the page, with the features that are positions, shapes, ...; None if
-            nothing is known.
-        unseen: what an agent of a smaller world does not see, for "agent" and "beside".
+        title: title of the page.
+        about: facts by name, such as the checkpoint and the arguments of the command.
+        obs_space: observation space of the frames.
+        action_space: action space.
+        sides: number of sides, S.
+        discount: discount factor per step, for returns.
+        episodes: episodes in the order in which they were played.
+        moments: highlights.
+        view: plain data for the page: features that are positions, shapes, ...; None if unknown.
+        unseen: features hidden from an agent of a smaller environment, for "agent" and "beside".
     """
 
     title: str
@@ -123,37 +123,37 @@ class Replay:
     action_space: ActionSpaces
     sides: int
     discount: float
-    episodes: list[Episode] = field(default_factory=list)
-    moments: list[Moment] = field(default_factory=list)
+    episodes: list[ReplayEpisode] = field(default_factory=list)
+    moments: list[Highlight] = field(default_factory=list)
     view: Mapping[str, Any] | None = None
     unseen: dict[str, Unseen] = field(default_factory=dict)
 
     def facts(self) -> dict[str, str]:
-        """Return the lines of facts by name, with the arguments of each episode that has any."""
-        of_episodes = {
+        """Return facts by name, including the arguments of each episode that has any."""
+        arguments = {
             f"arguments, episode {number}": ", ".join(
-                f"{name}={short_repr(value)}" for name, value in sorted(one.parameters.items())
+                f"{name}={short_repr(value)}" for name, value in sorted(episode.parameters.items())
             )
-            for number, one in enumerate(self.episodes, 1)
-            if one.parameters
+            for number, episode in enumerate(self.episodes, 1)
+            if episode.parameters
         }
-        return {**self.about, **of_episodes}
+        return {**self.about, **arguments}
 
-    def moment_frames(self, episode: int) -> set[int]:
-        """Return the frames of an episode, by its index, in which there are moments."""
+    def highlight_frames(self, episode: int) -> set[int]:
+        """Return the frames of an episode that have highlights."""
         return {m.step * self.sides + m.side for m in self.moments if m.episode == episode}
 
 
 def types_of(obs_space: ObsSpace) -> dict[EntityName, Entity]:
-    """Return the types of a space in order, those of what is global behind the others."""
+    """Return the types of a space in order, the global features last."""
     return {**obs_space.entities, GLOBAL: obs_space.global_entity}
 
 
 def entity_at(obs: VecObs, frame: int, position: int) -> tuple[EntityName, int]:
-    """Return the type of an entity of a frame, and its place among those of the type.
+    """Return the type of an entity in a frame, and its index within the type.
 
-    The global entity is behind all others. Of a position that the frame does not have the place is
-    beyond those of the type.
+    The global entity follows all others. For a position beyond the frame, the index is out of
+    range.
     """
     for name, rows in obs.features.items():
         if name != GLOBAL:

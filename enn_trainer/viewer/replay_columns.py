@@ -1,4 +1,4 @@
-"""Episodes as the flat columns of `replay_chunks.py`, and back."""
+"""Conversion of episodes to the flat columns of `replay_chunks.py`, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from enn_trainer.base.errors import ReplayError
 from enn_trainer.evaluation.explain import Influence, split_influence
-from enn_trainer.viewer.replay import Answers, Episode, Replay, types_of
+from enn_trainer.viewer.replay import Answers, Replay, ReplayEpisode, types_of
 from enn_trainer.viewer.replay_chunks import (
     ATTENTION_SHAPE,
     NUMBERS_SHOWN,
@@ -16,7 +16,7 @@ from enn_trainer.viewer.replay_chunks import (
     Columns,
     Json,
 )
-from entity_env.actions.chains import is_taken, masks_after, nothing_of
+from entity_env.actions.chains import has_choice, inactive_choice, masks_given_choices
 from entity_env.arrays import BoolArray, IntArray
 from entity_env.observation import GLOBAL, ObsSpace
 from entity_env.ragged import Ragged
@@ -25,15 +25,15 @@ from entity_env.spaces import ActionName, ActionSpaces
 from entity_env.vec.vec_obs import VecObs
 
 
-def encode_episode(replay: Replay, episode: Episode) -> tuple[Json, Columns]:
-    """Return the entry of an episode in the header, still without chunks, and its columns."""
+def encode_episode(replay: Replay, episode: ReplayEpisode) -> tuple[Json, Columns]:
+    """Return the schema of an episode, without chunks, and its columns."""
     flat = _columns_of(replay, episode)
     steps, rest = divmod(frames := len(episode.obs), replay.sides)
     if rest or not steps:
         raise ReplayError(f"episodes: expected frames of {replay.sides} sides, got {frames}")
 
-    def given(column: str) -> list[int]:
-        """Return the types or actions with a column; there are fewer of them than columns."""
+    def indices(column: str) -> list[int]:
+        """Return the indices of types or actions with a column; at most the number of columns."""
         return [i for i in range(len(flat)) if f"{column} {i}" in flat]
 
     kinds = [i for i in range(len(flat)) if f"kind {i} 0" in flat]
@@ -42,26 +42,26 @@ def encode_episode(replay: Replay, episode: Episode) -> tuple[Json, Columns]:
         "terminated": bool(episode.terminated),
         "truncated": bool(episode.truncated),
         "global": GLOBAL in episode.obs.features,
-        "identity": given("identity"),
+        "identity": indices("identity"),
         "kinds": [[i, flat[f"kind {i} 0"].dtype.itemsize] for i in kinds],
-        "visible": given("visible"),
-        "masks": given("mask"),
-        "probs": given("probs"),
-        "beside": None if episode.beside is None else given("beside"),
-        "by_hand": None if episode.by_hand is None else given("by hand"),
+        "visible": indices("visible"),
+        "masks": indices("mask"),
+        "probs": indices("probs"),
+        "beside": None if episode.beside is None else indices("beside"),
+        "by_hand": None if episode.by_hand is None else indices("by hand"),
         "attention": bool(episode.attention),
-        "influence": given("influence") if episode.influence else None,
+        "influence": indices("influence") if episode.influence else None,
         "pictures": bool(episode.pictures),
         "names": [
-            [[type_, [*map(int, names)], [*names.values()]] for type_, names in of_side.items()]
-            for of_side in episode.names
+            [[type_, [*map(int, names)], [*names.values()]] for type_, names in side_names.items()]
+            for side_names in episode.names
         ],
         **({} if episode.steps is None else {"numbers": episode.steps.tolist()}),
         "chunks": [],
     }, flat
 
 
-def _columns_of(replay: Replay, episode: Episode) -> Columns:
+def _columns_of(replay: Replay, episode: ReplayEpisode) -> Columns:
     """Return the columns of an episode."""
     obs, frames = episode.obs, len(episode.obs)
     flat: Columns = {"reward": obs.reward, "value": episode.answers.values}
@@ -79,9 +79,9 @@ def _columns_of(replay: Replay, episode: Episode) -> Columns:
             flat[f"visible {i}"] = obs.visible[name].values
 
     # Actions.
-    beside = {} if episode.beside is None else episode.beside.probs
-    shown = [episode.influence[f] for f in sorted(episode.influence)]
-    masks = masks_after(obs.action_masks, episode.chosen)
+    other_probs = {} if episode.beside is None else episode.beside.probs
+    influences = [episode.influence[f] for f in sorted(episode.influence)]
+    masks = masks_given_choices(obs.action_masks, episode.chosen)
     for a, (name, space) in enumerate(replay.action_space.items()):
         mask, chosen = masks[name], episode.chosen[name].values
         flat |= {f"actors {a}": mask.actors.lengths, f"actor {a}": mask.actors.values}
@@ -91,18 +91,18 @@ def _columns_of(replay: Replay, episode: Episode) -> Columns:
             bounds = mask.bounds.values.swapaxes(0, 1)
             flat |= {f"low {a}": bounds[0].reshape(-1), f"high {a}": bounds[1].reshape(-1)}
         if space.after is not None:
-            flat[f"taken {a}"] = taken = is_taken(chosen)
+            flat[f"taken {a}"] = is_active = has_choice(chosen)
             chosen = chosen.copy()
-            chosen[~taken] = 0
+            chosen[~is_active] = 0
         flat[f"chosen {a}"] = chosen.reshape(-1)
         if episode.by_hand is not None and name in episode.by_hand:
             flat[f"by hand {a}"] = episode.by_hand[name]
         pairs = {"mask": mask.mask, "probs": episode.answers.probs.get(name)}
-        for what, of_pairs in {**pairs, "beside": beside.get(name)}.items():
-            if of_pairs is not None:
-                flat[f"{what} {a}"] = of_pairs.values.reshape(-1)
-        if shown and name in shown[0].choice:
-            flat[f"influence {a}"] = _joined([i.choice[name] for i in shown])
+        for column_name, rows_of_pairs in {**pairs, "beside": other_probs.get(name)}.items():
+            if rows_of_pairs is not None:
+                flat[f"{column_name} {a}"] = rows_of_pairs.values.reshape(-1)
+        if influences and name in influences[0].choice:
+            flat[f"influence {a}"] = _flat([i.choice[name] for i in influences])
 
     # Values, attention, influence and pictures.
     if episode.beside is not None:
@@ -112,26 +112,26 @@ def _columns_of(replay: Replay, episode: Episode) -> Columns:
         **flat,
         **attention_columns(episode.attention, frames, strongest=False),
         "influence": _is_in(episode.influence, frames),
-        "influence size": np.array([len(i.entities) for i in shown]),
-        "influence entity": _joined([i.entities for i in shown]),
-        "influence value": _joined([i.value for i in shown]),
+        "influence size": np.array([len(i.entities) for i in influences]),
+        "influence entity": _flat([i.entities for i in influences]),
+        "influence value": _flat([i.value for i in influences]),
         "picture": _is_in(episode.pictures, frames // replay.sides),
         "picture size": np.array([len(picture) for picture in pictures]),
         "picture byte": np.frombuffer(b"".join(pictures), np.uint8),
     }
 
 
-def attention_columns(kept: Mapping[int, Array], frames: int, strongest: bool) -> Columns:
-    """Return the columns of attention: weights, or the strongest of each row and their places."""
-    weights = [kept[frame] for frame in sorted(kept)]
-    flat = {"attention": _is_in(kept, frames)}
+def attention_columns(attention: Mapping[int, Array], frames: int, strongest: bool) -> Columns:
+    """Return the columns of attention: all weights, or the strongest of each row."""
+    weights = [attention[frame] for frame in sorted(attention)]
+    flat = {"attention": _is_in(attention, frames)}
     for axis, name in enumerate(ATTENTION_SHAPE):
         flat[name] = np.array([w.shape[axis] for w in weights])
     if strongest:
         order = [np.argsort(-w, axis=-1, kind="stable")[..., :STRONGEST] for w in weights]
-        flat["attention column"] = _joined(order)
+        flat["attention column"] = _flat(order)
         weights = [np.take_along_axis(w, o, -1) for w, o in zip(weights, order, strict=True)]
-    flat["attention weight"] = _joined(weights)
+    flat["attention weight"] = _flat(weights)
     return flat
 
 
@@ -139,23 +139,23 @@ def _is_in(frames: Mapping[int, Any], count: int) -> BoolArray:
     return np.isin(np.arange(count), list(frames))
 
 
-def _joined(arrays: list[Array]) -> Array:
+def _flat(arrays: list[Array]) -> Array:
     return np.concatenate([np.zeros(0, np.float32), *(array.reshape(-1) for array in arrays)])
 
 
 def episode_of(
     header: Json, schema: Json, flat: Columns, obs_space: ObsSpace, action_space: ActionSpaces
-) -> Episode:
-    """Return the episode of some columns; the reverse of `encode_episode`."""
+) -> ReplayEpisode:
+    """Convert columns to an episode; the inverse of `encode_episode`."""
 
     def ragged(column: str, lengths: IntArray, *columns: int) -> dict[str, Ragged]:
-        """Return a column as rows of frames by the name of its type or action, if it is there."""
+        """Return a column as ragged rows by the name of its type or action, if it exists."""
         values = flat.get(column)
         shape = int(lengths.sum()), *columns
         return {} if values is None else {name: Ragged(values.reshape(shape), lengths)}
 
     def table(column: str, count: int, lengths: IntArray, dtype: Any) -> Ragged:
-        """Return columns side by side, (rows, columns) per frame."""
+        """Stack columns to (rows, columns) per frame."""
         columns = [flat[f"{column} {j}"] for j in range(count)]
         rows = np.array(columns, dtype).reshape(count, int(lengths.sum())).T
         return Ragged(np.ascontiguousarray(rows), lengths)
@@ -179,14 +179,14 @@ def episode_of(
     # Actions.
     chosen: dict[ActionName, Ragged] = {}
     probs: dict[ActionName, Ragged] = {}
-    beside: dict[ActionName, Ragged] = {}
+    other_probs: dict[ActionName, Ragged] = {}
     by_hand = {}
     for a, (name, space) in enumerate(action_space.items()):
         actors: IntArray = flat[f"actors {a}"]
         mask: dict[str, Any] = {"actors": Ragged(flat[f"actor {a}"], actors)}
         chosen |= ragged(f"chosen {a}", actors, *space.choice_columns)
         if f"taken {a}" in flat:
-            chosen[name].values[~flat[f"taken {a}"]] = nothing_of(space)
+            chosen[name].values[~flat[f"taken {a}"]] = inactive_choice(space)
         if f"by hand {a}" in flat:
             by_hand[name] = flat[f"by hand {a}"]
         columns, pairs = space.mask_columns, actors
@@ -201,19 +201,19 @@ def episode_of(
             mask["mask"] = ragged(f"mask {a}", pairs, *columns).get(name)
         obs.action_masks[name] = space.batch_mask_type(**mask)
         probs |= ragged(f"probs {a}", pairs, *columns)
-        beside |= ragged(f"beside {a}", pairs, *columns)
-    return Episode(
+        other_probs |= ragged(f"beside {a}", pairs, *columns)
+    return ReplayEpisode(
         obs=obs,
         names=[
-            {type_: dict(zip(ids, texts, strict=True)) for type_, ids, texts in of_side}
-            for of_side in schema["names"]
+            {type_: dict(zip(ids, texts, strict=True)) for type_, ids, texts in side_names}
+            for side_names in schema["names"]
         ],
         chosen=chosen,
         answers=Answers(probs, flat["value"]),
         terminated=schema["terminated"],
         truncated=cut,
         by_hand=None if schema["by_hand"] is None else by_hand,
-        beside=Answers(beside, flat["beside value"]) if "beside value" in flat else None,
+        beside=Answers(other_probs, flat["beside value"]) if "beside value" in flat else None,
         attention=_attention(header, flat) if schema["attention"] else {},
         influence=_influence(schema, flat, list(action_space)),
         pictures=_pictures(flat) if schema["pictures"] else {},
@@ -249,8 +249,8 @@ def _influence(schema: Json, flat: Columns, actions: list[ActionName]) -> dict[i
         for a in schema["influence"]
     }
     entities, values = flat["influence entity"], flat["influence value"]
-    found = split_influence(sizes, entities, choice, values)
-    return dict(zip(frames.tolist(), found, strict=True))
+    influences = split_influence(sizes, entities, choice, values)
+    return dict(zip(frames.tolist(), influences, strict=True))
 
 
 def _pictures(flat: Columns) -> dict[int, bytes]:

@@ -1,35 +1,38 @@
-"""Format of replays: one HTML page that plays them, and that programs read back.
+"""File format of replays: an HTML page that plays them, and that programs can read.
 
-A page is `page.html` (see `page.py`) with one line per block in it, a script element that browsers
-do not run: its number, the CRC-32 of its bytes, and these in base64. Block "header" is JSON, the
-others are the chunks 0, 1, ...; all are deflated with zlib. No text of a world is outside blocks.
+A page is `page.html` (see `page.py`) with one line per data block, a script element that browsers
+do not execute: block name, CRC-32, and the bytes in base64. Block "header" is JSON, the others are
+the chunks 0, 1, ...; all are compressed with zlib. No text of an environment is outside blocks.
 
-The header has the version of the format; title, facts, spaces, view, moments and the names of
-entities; for each episode its steps, their numbers if there are gaps, the columns that it has, and
-[CRC-32, packed bytes, unpacked bytes] of each chunk; the rung of the ladder with the columns that
-are rounded: [column, bits, low, high], and the largest error of each by name; under "unseen", for
-"agent" and "beside", [type, null or columns] of what the agent of a smaller world does not see.
-Where names would be keys there are lists of pairs.
+The header has the format version; title, facts, spaces, view, highlights ("moments") and names of
+entities; per episode its number of steps, their indices if there are gaps, its columns, and
+[CRC-32, packed bytes, unpacked bytes] of each chunk; the compression level with the rounded
+columns: [column, bits, low, high], and the largest error of each by name; under "unseen", for
+"agent" and "beside", [type, null or columns] hidden from the agent of a smaller environment. Lists
+of pairs replace dictionaries with names as keys.
 
-A chunk has 64 steps of one episode, and nothing of it depends on another chunk. It is a sequence of
-columns, each the number of its bytes (uint32) and the bytes, in the order of `replay_chunks.py`:
-rewards and values; for each type the number of rows by frame, their identities, features, kinds and
-visibility; for each action actors, actees, choices, masks and probabilities, of numbers their
-bounds, and mean, deviation and 90% range in place of probabilities, of dependent actions who takes
-them; attention, influence and pictures of some frames. All numbers are little-endian. A column is
-packed in three steps:
+A chunk has 64 steps of one episode and is independent of other chunks. It is a sequence of columns,
+each with its number of bytes (uint32) and its bytes, in the order of `replay_chunks.py`: rewards
+and values; for each type the number of rows per frame, identities, features, kinds and visibility;
+for each action actors, actees, choices, masks and probabilities; for continuous actions their
+bounds, and mean, deviation and 90% interval in place of probabilities; for dependent actions the
+active actors; attention, influence and pictures of some frames. All numbers are little-endian. A
+column is packed in three steps:
 
 1. Rounded columns become codes: low + code * (high - low) / (2**bits - 4); the last three codes
    are nan, inf and -inf.
-2. The bits of each number as an unsigned integer, less those of the previous row of the same entity
-   in the chunk (same side; without identities, the same place of the type), modulo 2**width, in
-   zigzag order: 0, -1, 1, -2, ... An actor's choices continue its last row of that many; lists of
-   positions and identities the same place of an earlier list; numbers of a frame those of its side.
-3. The first bytes of all numbers, then the second bytes, ...; of booleans 8 a byte, highest first.
+2. The bits of each number as an unsigned integer, minus those of the previous row of the same
+   entity in the chunk (same side; without identities, the same index of the type), modulo
+   2**width, in zigzag order: 0, -1, 1, -2, ... The previous row of an actor's choices is its last
+   row of equal length; of lists of positions and identities, the same index of the previous list;
+   of values per frame, that of the same side.
+3. The first bytes of all numbers, then the second bytes, ...; booleans are packed 8 per byte,
+   highest bit first.
 
-A replay that is larger than it may be takes the first of these rungs that fits: everything whole
-(float32 to the bit); attention at the moments alone, the 4 strongest weights of each row; features,
-probabilities and influence in 16 bits of their range; probabilities in 8; fewer episodes.
+If a replay exceeds its maximal size, the first of these levels that fits is used: everything
+unchanged (float32 to the bit); attention only at highlights, with the 4 strongest weights of each
+row; features, probabilities and influence in 16 bits of their range; probabilities in 8 bits; fewer
+episodes.
 """
 
 import json
@@ -42,15 +45,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from enn_trainer.base.errors import ReplayError
-from enn_trainer.viewer.page import Block, fill_page, is_page, page_blocks
-from enn_trainer.viewer.replay import Episode, Moment, Replay
+from enn_trainer.viewer.page import PageBlock, fill_page, is_page, page_blocks
+from enn_trainer.viewer.replay import Highlight, Replay, ReplayEpisode
 from enn_trainer.viewer.replay_chunks import (
     STRONGEST,
     Columns,
     Json,
     Rounding,
-    decoded_chunk,
-    encoded_chunk,
+    decode_chunk,
+    encode_chunk,
 )
 from enn_trainer.viewer.replay_columns import attention_columns, encode_episode, episode_of
 from entity_env.errors import short_repr
@@ -63,37 +66,37 @@ from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace
 
 VERSION = 1
 VERSION_WITH_NUMBERS = 2
-"""Format of replays with numbers or dependent actions; earlier releases read the others."""
+"""Version of replays with continuous or dependent actions; earlier releases read the others."""
 CHUNK_STEPS = 64
 _BOUNDS = "low", "high"
 _MAX_HEADER, _MAX_CHUNK, _MAX_SIDES = 1 << 28, 1 << 30, 1 << 16
 
 
-class _Rung(NamedTuple):
-    """A rung of the ladder: attention that is kept, and bits of features and probabilities."""
+class _Level(NamedTuple):
+    """Compression level: stored attention, and bits of features and probabilities."""
 
     attention: str
     feature_bits: int
     prob_bits: int
 
 
-_LADDER = (
-    _Rung("whole", 32, 32),
-    _Rung("strongest", 32, 32),
-    _Rung("strongest", 16, 16),
-    _Rung("strongest", 16, 8),
+_LEVELS = (
+    _Level("whole", 32, 32),
+    _Level("strongest", 32, 32),
+    _Level("strongest", 16, 16),
+    _Level("strongest", 16, 8),
 )
 
 
 class WrittenReplay(NamedTuple):
-    """A replay on the disk.
+    """Replay on disk.
 
     Attributes:
-        path: of the page.
-        num_bytes: its size.
-        num_episodes: those in it.
-        notes: a sentence for each loss that kept it small; none if everything is whole.
-        errors: the largest error of each rounded column, by its name.
+        path: file of the page.
+        num_bytes: size of the file.
+        num_episodes: number of stored episodes.
+        notes: one sentence per lossy reduction; empty if nothing was reduced.
+        errors: largest error of each rounded column, by name.
     """
 
     path: Path
@@ -104,16 +107,16 @@ class WrittenReplay(NamedTuple):
 
 
 def write_replay(replay: Replay, path: str | Path, max_mb: float = 20.0) -> WrittenReplay:
-    """Write a replay as a page, completely or not at all. The same replay gives the same bytes.
+    """Write a replay as a page, atomically. Equal replays give equal bytes.
 
     Args:
-        replay: to write.
-        path: of the page, in a folder that exists.
-        max_mb: the most megabytes (10**6 bytes) of the page.
+        replay: replay to write.
+        path: file of the page, in an existing folder.
+        max_mb: maximal size of the page in megabytes (10**6 bytes).
 
     Raises:
-        ReplayError: there is a file that is no replay; one episode alone is larger than `max_mb`;
-            the replay contradicts itself; or the file cannot be written.
+        ReplayError: the file exists and is not a replay; one episode alone is larger than `max_mb`;
+            the replay is inconsistent; or the file cannot be written.
     """
     path = Path(path)
     check_replaceable(path)
@@ -125,10 +128,10 @@ def write_replay(replay: Replay, path: str | Path, max_mb: float = 20.0) -> Writ
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise if there is a file that is no replay.
+    """Check that a file is missing or a replay.
 
     Raises:
-        ReplayError: there is one, or it cannot be read.
+        ReplayError: the file is something else, or cannot be read.
     """
     with _system_errors(path, "written"):
         if os.path.lexists(path):
@@ -138,13 +141,13 @@ def check_replaceable(path: Path) -> None:
 
 
 def read_replay(path: str | Path) -> Replay:
-    """Read a replay back from its page. Nothing of the page is executed.
+    """Read a replay from its page. Nothing in the page is executed.
 
-    Rewards, choices and values are as they were; features and probabilities too, where no rung of
-    the ladder has rounded them. `VecObs.done` and `truncated` are True in the last step alone.
+    Rewards, choices and values are exact; features and probabilities too, unless they were rounded.
+    `VecObs.done` and `truncated` are True only in the last step.
 
     Raises:
-        ReplayError: this is no replay, or it is damaged; names the chunks.
+        ReplayError: the file is not a replay, or damaged; the message names the chunks.
     """
     with _system_errors(path, "read"), read_plain(Path(path)) as file:
         page = file.read()
@@ -152,13 +155,13 @@ def read_replay(path: str | Path) -> Replay:
         return _replay_of(page_blocks(page))
     except ReplayError as error:
         raise ReplayError(f"{path}: {error}") from None
-    except Exception as error:  # whatever damaged or hostile bytes lead to
+    except Exception as error:  # damaged or hostile bytes may raise anything
         raise ReplayError(f"{path}: damaged: {short_repr(error)}") from None
 
 
 @contextmanager
 def _system_errors(path: str | Path, doing: str) -> Iterator[None]:
-    """Raise the errors of the operating system as those of the replay at a path."""
+    """Convert errors of the operating system to `ReplayError`."""
     try:
         yield
     except OSError as error:
@@ -166,81 +169,81 @@ def _system_errors(path: str | Path, doing: str) -> Iterator[None]:
 
 
 def page_of(replay: Replay, max_mb: float) -> tuple[bytes, Json]:
-    """Return the page of the first rung that fits, and its header.
+    """Return the page at the first level that fits, and its header.
 
-    Arguments and errors are those of `write_replay`.
+    Arguments and errors as in `write_replay`.
     """
     if not replay.episodes:
         raise ReplayError("episodes: expected at least one, got none")
-    for header, chunks in _rungs(replay):
+    for header, chunks in _pages_by_level(replay):
         try:
             data = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
         except (TypeError, ValueError) as error:
             raise ReplayError(f"replay: expected plain and finite data, {error}") from None
-        page = fill_page(Block.of(data), [chunk for episode in chunks for chunk in episode])
+        page = fill_page(PageBlock.of(data), [chunk for episode in chunks for chunk in episode])
         if len(page) <= max_mb * 1e6:
             return page, header
-    got = f"one episode takes {len(page) / 1e6:.2f} MB with all that can be rounded"
+    got = f"{len(page) / 1e6:.2f} MB for one episode at the strongest compression"
     fix = "or play fewer steps" + (", or no pictures" if replay.episodes[0].pictures else "")
     raise ReplayError(f"max_mb: expected more than {max_mb:g}, {got}; {fix}")
 
 
-def _rungs(replay: Replay) -> Iterator[tuple[Json, list[list[Block]]]]:
-    """Yield the header and, for each episode, its chunks: whole, rounded, of fewer episodes."""
+def _pages_by_level(replay: Replay) -> Iterator[tuple[Json, list[list[PageBlock]]]]:
+    """Yield header and chunks per episode, by increasing compression, then of fewer episodes."""
     encoded = [encode_episode(replay, episode) for episode in replay.episodes]
-    rungs = _LADDER if any(e.attention for e in replay.episodes) else (_LADDER[0], *_LADDER[2:])
-    for rung in rungs:
-        header, chunks = _packed(replay, encoded, rung)
+    levels = _LEVELS if any(e.attention for e in replay.episodes) else (_LEVELS[0], *_LEVELS[2:])
+    for level in levels:
+        header, chunks = _packed(replay, encoded, level)
         yield header, chunks
     for count in reversed(range(1, len(chunks))):
         header["episodes"].pop()
         header["moments"] = [m for m in header["moments"] if m[1] < count]
-        fewer = f"The first {count} of {len(encoded)} episodes are kept."
-        yield {**header, "notes": [*header["notes"], fewer]}, chunks[:count]
+        note = f"The first {count} of {len(encoded)} episodes are kept."
+        yield {**header, "notes": [*header["notes"], note]}, chunks[:count]
 
 
 def _packed(
-    replay: Replay, encoded: list[tuple[Json, Columns]], rung: _Rung
-) -> tuple[Json, list[list[Block]]]:
-    """Return the header and, for each episode, its chunks."""
-    rounding, errors = _rounding(replay, [columns for _, columns in encoded], rung)
-    header = _header(replay, rung, rounding, errors)
-    chunks: list[list[Block]] = []
-    for e, (entry, kept) in enumerate(encoded):
+    replay: Replay, encoded: list[tuple[Json, Columns]], level: _Level
+) -> tuple[Json, list[list[PageBlock]]]:
+    """Return the header, and the chunks of each episode."""
+    rounding, errors = _rounding(replay, [columns for _, columns in encoded], level)
+    header = _header(replay, level, rounding, errors)
+    chunks: list[list[PageBlock]] = []
+    for e, (entry, table) in enumerate(encoded):
         schema = {**entry, "chunks": []}
-        if rung.attention != "whole":
-            episode, at = replay.episodes[e], replay.moment_frames(e)
-            few = {f: weights for f, weights in episode.attention.items() if f in at}
-            kept = {**kept, **attention_columns(few, len(episode.obs), strongest=True)}
-            schema["attention"] = bool(few)
+        if level.attention != "whole":
+            episode, frames = replay.episodes[e], replay.highlight_frames(e)
+            highlighted = {f: weights for f, weights in episode.attention.items() if f in frames}
+            table = {**table, **attention_columns(highlighted, len(episode.obs), strongest=True)}
+            schema["attention"] = bool(highlighted)
         header["episodes"].append(schema)
         cursors: dict[str, int] = {}
         chunks.append([])
         for first in range(0, schema["steps"], CHUNK_STEPS):
             steps = min(CHUNK_STEPS, schema["steps"] - first)
-            raw = encoded_chunk(header, schema, steps, kept, cursors)
-            chunks[-1].append(Block.of(raw))
+            raw = encode_chunk(header, schema, steps, table, cursors)
+            chunks[-1].append(PageBlock.of(raw))
             schema["chunks"].append([chunks[-1][-1].crc, len(chunks[-1][-1].packed), len(raw)])
-        if left := [name for name in cursors if cursors[name] != len(kept[name])]:
-            raise ReplayError(f"episodes[{e}]: more rows than expected in {', '.join(left)}")
+        if incomplete := [name for name in cursors if cursors[name] != len(table[name])]:
+            raise ReplayError(f"episodes[{e}]: more rows than expected in {', '.join(incomplete)}")
     return header, chunks
 
 
 def live_header(replay: Replay) -> Json:
-    """Return the header of a replay whose episodes are still to come; nothing is rounded."""
-    return _header(replay, _LADDER[0], {}, {})
+    """Return the header of a replay without episodes and without rounding."""
+    return _header(replay, _LEVELS[0], {}, {})
 
 
 def _header(
-    replay: Replay, rung: _Rung, rounding: Mapping[str, Rounding], errors: dict[str, float]
+    replay: Replay, level: _Level, rounding: Mapping[str, Rounding], errors: dict[str, float]
 ) -> Json:
     notes = []
-    if rung.attention != "whole" and any(e.attention for e in replay.episodes):
+    if level.attention != "whole" and any(e.attention for e in replay.episodes):
         notes.append(f"Attention is kept at the moments, the {STRONGEST} strongest of each row.")
-    if rung.feature_bits != 32:
+    if level.feature_bits != 32:
         notes.append(
-            f"Features are rounded to {rung.feature_bits} bits of their range, probabilities and "
-            f"influence to {rung.prob_bits}."
+            f"Features are rounded to {level.feature_bits} bits of their range, probabilities and "
+            f"influence to {level.prob_bits}."
         )
     actions = replay.action_space.items()
     is_newer = any(space.components or space.after is not None for _, space in actions)
@@ -255,8 +258,8 @@ def _header(
         "global": _features(replay.obs_space.global_entity),
         "actions": [[name, type(space).__name__, _plain(space)] for name, space in actions],
         "moments": [list(moment) for moment in replay.moments],
-        "attention": rung.attention,
-        "rounding": [[name, *how] for name, how in rounding.items()],
+        "attention": level.attention,
+        "rounding": [[name, *rule] for name, rule in rounding.items()],
         "errors": [[name, error] for name, error in errors.items()],
         "notes": notes,
         **({"unseen": replay.unseen} if replay.unseen else {}),
@@ -265,7 +268,7 @@ def _header(
 
 
 def _plain(space: ActionSpace) -> Json:
-    """Return the fields of a space that say anything; bounds as text, as JSON has no infinity."""
+    """Return the fields of a space except defaults; bounds as text, as JSON has no infinity."""
     return {n: [*map(str, value)] if n in _BOUNDS else value for n, value in space.plain().items()}
 
 
@@ -279,41 +282,41 @@ def _features(entity: Entity) -> list[Any]:
 
 
 def _rounding(
-    replay: Replay, tables: list[Columns], rung: _Rung
+    replay: Replay, tables: list[Columns], level: _Level
 ) -> tuple[dict[str, Rounding], dict[str, float]]:
-    """Return the rounding of the columns that are rounded, and their largest errors by name."""
+    """Return the quantization of rounded columns, and their largest errors by name."""
     types = [*replay.obs_space.entities.items(), ("global", replay.obs_space.global_entity)]
     bits = {
-        f"feature {i} {j}": (rung.feature_bits, f"{name}.{feature}")
+        f"feature {i} {j}": (level.feature_bits, f"{name}.{feature}")
         for i, (name, entity) in enumerate(types)
         for j, feature in enumerate(entity.features)
     }
     for a, (action, space) in enumerate(replay.action_space.items()):
         if not space.components:
-            bits[f"probs {a}"] = rung.prob_bits, f"probabilities of {action}"
-            bits[f"beside {a}"] = rung.prob_bits, f"probabilities of {action}, beside"
-        bits[f"influence {a}"] = rung.prob_bits, f"influence on {action}"
+            bits[f"probs {a}"] = level.prob_bits, f"probabilities of {action}"
+            bits[f"beside {a}"] = level.prob_bits, f"probabilities of {action}, beside"
+        bits[f"influence {a}"] = level.prob_bits, f"influence on {action}"
     rounding, errors = {}, {}
     for column, (width, name) in bits.items():
-        given = [table[column] for table in tables if column in table]
-        if width == 32 or not given:
+        parts = [table[column] for table in tables if column in table]
+        if width == 32 or not parts:
             continue
-        values = np.concatenate(given)
+        values = np.concatenate(parts)
         finite = values[np.isfinite(values)].astype(np.float64)
         low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
         rounding[column] = Rounding(width, low, high)
-        back = rounding[column].decode(rounding[column].encode(finite))
-        errors[name] = float(np.abs(back - finite).max(initial=0.0))
+        restored = rounding[column].decode(rounding[column].encode(finite))
+        errors[name] = float(np.abs(restored - finite).max(initial=0.0))
     return rounding, errors
 
 
-def _header_of(block: Block | None) -> Json:
+def _header_of(block: PageBlock | None) -> Json:
     if block is None:
-        raise ReplayError("expected a replay, got a file without one, or its first part is damaged")
+        raise ReplayError("expected a replay, got a file without a valid header")
     raw = block.unpacked(_MAX_HEADER)
     header = None if raw is None else json.loads(raw)
     if not isinstance(header, dict):
-        raise ReplayError("the header is damaged")
+        raise ReplayError("header: expected a JSON object, got damaged data")
     if header.get("version") not in (VERSION, VERSION_WITH_NUMBERS):
         got = f"{short_repr(header.get('version'))}; a newer release may read it"
         raise ReplayError(f"expected a replay of format {VERSION_WITH_NUMBERS}, got {got}")
@@ -322,8 +325,8 @@ def _header_of(block: Block | None) -> Json:
     return header
 
 
-def _replay_of(blocks: Mapping[str, Block]) -> Replay:
-    """Return the replay of the blocks of a page."""
+def _replay_of(blocks: Mapping[str, PageBlock]) -> Replay:
+    """Decode a replay from the blocks of its page."""
     header = _header_of(blocks.get("header"))
     types = {name: Entity(numbers, _kinds(kinds)) for name, numbers, kinds in header["types"]}
     obs_space = ObsSpace(header["global"][0], types, _kinds(header["global"][1]))
@@ -332,8 +335,8 @@ def _replay_of(blocks: Mapping[str, Block]) -> Replay:
         for name, class_name, fields in header["actions"]
     }
 
-    # Episodes, of chunks that are not damaged.
-    episodes: list[Episode] = []
+    # Decode episodes from undamaged chunks.
+    episodes: list[ReplayEpisode] = []
     damaged: list[str] = []
     number = 0
     for schema in header["episodes"]:
@@ -347,13 +350,13 @@ def _replay_of(blocks: Mapping[str, Block]) -> Replay:
                 damaged.append(f"chunk {number}")
             elif not damaged:
                 steps = min(CHUNK_STEPS, schema["steps"] - i * CHUNK_STEPS)
-                chunks.append(decoded_chunk(header, schema, steps, raw))
+                chunks.append(decode_chunk(header, schema, steps, raw))
             number += 1
         if not damaged:
             columns = {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}
             episodes.append(episode_of(header, schema, columns, obs_space, action_space))
     if damaged:
-        raise ReplayError(f"damaged: {', '.join(damaged)}; a browser plays the rest")
+        raise ReplayError(f"damaged: {', '.join(damaged)}; a browser can play the rest")
     return Replay(
         title=header["title"],
         about=dict(header["about"]),
@@ -362,7 +365,7 @@ def _replay_of(blocks: Mapping[str, Block]) -> Replay:
         sides=header["sides"],
         discount=header["discount"],
         episodes=episodes,
-        moments=[Moment._make(moment) for moment in header["moments"]],
+        moments=[Highlight._make(moment) for moment in header["moments"]],
         view=header["view"],
         unseen={
             name: [(int(i), columns) for i, columns in types]

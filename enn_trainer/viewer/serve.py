@@ -1,8 +1,8 @@
-"""Server of a live game for pages on this machine, and nobody else.
+"""Server of a live game for pages on this machine only.
 
-It listens on 127.0.0.1. A page has to show, in its first message, a token that is in the fragment
-of the address alone, which browsers send to no server. Other sites that a browser shows can neither
-read the page nor open the socket: the headers Host and Origin have to be the server's own.
+It listens on 127.0.0.1. The first message of a page has to contain a token, which is only in the
+fragment of the address, and which browsers never send to a server. Other sites open in the browser
+can neither read the page nor open the socket: the headers Host and Origin have to be the server's.
 """
 
 import hmac
@@ -28,21 +28,21 @@ with needs_extra():
     from websockets.http11 import Request, Response
     from websockets.sync.server import ServerConnection, serve
 
-MOST_PAGES = 8
-MOST_BYTES = 64 * 1024
-"""Maximal size of a message of a page."""
-MOST_PER_S = 100
-"""Maximal number of messages of a page in a second."""
+MAX_PAGES = 8
+MAX_BYTES = 64 * 1024
+"""Maximal size of a page's message in bytes."""
+MAX_PER_S = 100
+"""Maximal number of messages of a page per second."""
 HELLO_S = 5.0
-"""Time in which a page has to show the token."""
-MOST_UNKNOWN = 16
-"""Maximal number of connections without the token; beyond it the oldest is closed."""
-_MOST_DROPPED = 4  # connections that are not closed yet
-_AGAIN_S = 0.1  # between two tries to accept a connection
-_WAITING = 64  # messages to a page from which on steps are dropped
-_TOO_MANY = 512  # messages to a page at which it is closed
-_MOST_UNREAD = 1000  # messages of pages from which on more are refused
-_POLICY = 1008  # the status of a closed socket: the page broke a rule
+"""Timeout in s for the token of a page."""
+MAX_PENDING = 16
+"""Maximal number of connections without a valid token; beyond it the oldest is closed."""
+_MAX_DROPPED = 4  # shut down, but not closed
+_AGAIN_S = 0.1  # interval between attempts to accept a connection
+_WAITING = 64  # queued messages to a page before steps are dropped
+_TOO_MANY = 512  # queued messages to a page before it is closed
+_MAX_UNREAD = 1000  # queued messages from pages before more are refused
+_POLICY = 1008  # close code: policy violation
 
 _HEADERS = {
     "Connection": "close",
@@ -56,21 +56,21 @@ _HEADERS = {
 
 @final
 class _Listener(socket.socket):
-    """Socket that listens until it is closed, whatever happens to single connections.
+    """Listening socket that survives failures of single connections.
 
-    Whoever can connect can hold connections open. Those that have not shown the token are few, so
-    that they never take all descriptors and threads of the process.
+    Any local process can hold connections open. The number of connections without a valid token is
+    limited, so that they never exhaust the descriptors and threads of the process.
 
     Args:
-        port: of 127.0.0.1; 0 for a free one.
+        port: port of 127.0.0.1; 0 for a free one.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
 
     def __init__(self, port: int) -> None:
         super().__init__(socket.AF_INET, socket.SOCK_STREAM)
-        self._unknown: list[socket.socket] = []
+        self._pending: list[socket.socket] = []
         self._dropped: list[socket.socket] = []
         self._lock = threading.Lock()
         try:
@@ -80,93 +80,96 @@ class _Listener(socket.socket):
         except OSError:
             self.close()
             raise
-        self.settimeout(_AGAIN_S)  # a connection may be gone before it is accepted
+        self.settimeout(_AGAIN_S)  # a connection may be closed before it is accepted
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Return the next connection and its address, as soon as it can be accepted.
+        """Return the next connection and its address.
 
         Raises:
             OSError: the socket was closed.
         """
         while True:
-            while len(self._dropped) >= _MOST_DROPPED and self.fileno() >= 0:
+            while len(self._dropped) >= _MAX_DROPPED and self.fileno() >= 0:
                 time.sleep(_AGAIN_S / 10)  # until their threads have closed some
-                self.drop_all_but(MOST_UNKNOWN)
+                self.drop_oldest_beyond(MAX_PENDING)
             try:
                 connection, address = super().accept()
                 break
             except OSError as error:
                 if self.fileno() < 0:
                     raise
-                if not isinstance(error, TimeoutError):  # no descriptors are left, perhaps
-                    self.drop_all_but(MOST_UNKNOWN // 2)
+                if not isinstance(error, TimeoutError):  # perhaps out of descriptors
+                    self.drop_oldest_beyond(MAX_PENDING // 2)
                     time.sleep(_AGAIN_S)
-        self.drop_all_but(MOST_UNKNOWN - 1)
+        self.drop_oldest_beyond(MAX_PENDING - 1)
         with self._lock:
-            self._unknown.append(connection)
+            self._pending.append(connection)
         return connection, address
 
     def admit(self, connection: socket.socket) -> None:
-        """Keep a connection that has shown the token."""
+        """Exempt an authenticated connection from the limit."""
         with self._lock:
-            self._unknown = [one for one in self._unknown if one is not connection]
+            self._pending = [one for one in self._pending if one is not connection]
 
-    def drop_all_but(self, count: int) -> None:
-        """End connections without the token, the oldest first, until so many are left."""
+    def drop_oldest_beyond(self, count: int) -> None:
+        """Shut down the oldest connections without a valid token, until `count` remain."""
         with self._lock:
-            self._unknown = [one for one in self._unknown if one.fileno() >= 0]
-            num_dropped = max(0, len(self._unknown) - count)
-            dropped, self._unknown = self._unknown[:num_dropped], self._unknown[num_dropped:]
+            self._pending = [one for one in self._pending if one.fileno() >= 0]
+            num_dropped = max(0, len(self._pending) - count)
+            dropped, self._pending = (
+                self._pending[:num_dropped],
+                self._pending[num_dropped:],
+            )
             self._dropped = [one for one in self._dropped if one.fileno() >= 0] + dropped
-        for one in dropped:
+        for connection in dropped:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
+                connection.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
 
     def close_dropped(self) -> None:
-        """Close the connections that have no thread to do so."""
-        for one in self._dropped:
-            one.close()
+        """Close shut down connections that have no thread to do so."""
+        for connection in self._dropped:
+            connection.close()
 
 
 class _Tab:
-    """A page that follows the game, with the messages that it has not taken yet."""
+    """Connected page, with its queue of outgoing messages."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
-        # Ctrl-C may interrupt a `put` anywhere; a SimpleQueue is not left locked then.
+        # Ctrl-C may interrupt `put` anywhere; a SimpleQueue is never left locked.
         self.outbox: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def put(self, text: str, can_be_dropped: bool) -> None:
-        """Send a message when the page is ready for it."""
+        """Queue a message."""
         if self.outbox.qsize() >= _TOO_MANY:
             self.close("too slow")
         elif not can_be_dropped or self.outbox.qsize() < _WAITING:
             self.outbox.put(text)
 
     def write(self) -> None:
-        """Send messages until the connection is closed."""
+        """Send queued messages until the connection is closed."""
         with suppress(ConnectionClosed, OSError):
             while (text := self.outbox.get()) != "":
                 self.connection.send(text)
 
     def close(self, reason: str) -> None:
-        """Close the connection, without waiting for the page."""
+        """Close the connection in the background."""
         arguments = _POLICY, reason
         threading.Thread(target=self.connection.close, args=arguments, daemon=True).start()
 
 
 class LiveServer:
-    """Pages that are connected by sockets; the `Link` of a live game. It listens at once.
+    """WebSocket server of a live game's pages, a `Link`. Listens from construction on.
 
     Args:
-        port: of 127.0.0.1; 0 for a free one.
+        port: port of 127.0.0.1; 0 for a free one.
 
     Attributes:
-        port: on which it listens.
+        port: port of the server.
         token: 32 hexadecimal digits, 128 random bits.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -176,14 +179,14 @@ class LiveServer:
         self._lock = threading.Lock()
         self._next = 0
         logger = logging.getLogger(__name__)
-        logger.propagate, logger.disabled = False, True  # refused connections are no news
+        logger.propagate, logger.disabled = False, True  # do not log refused connections
         self._listener = _Listener(port)
         self._server = serve(
             self._follow,
             sock=self._listener,
             process_request=self._answer,
             compression=None,
-            max_size=MOST_BYTES,
+            max_size=MAX_BYTES,
             open_timeout=HELLO_S,
             close_timeout=1,
             server_header=None,
@@ -197,7 +200,7 @@ class LiveServer:
 
     @property
     def address(self) -> str:
-        """The address to open, with the token."""
+        """Address to open in a browser, with the token."""
         return f"http://{HOST}:{self.port}/#t={self.token}"
 
     def _serve_forever(self) -> None:
@@ -207,22 +210,21 @@ class LiveServer:
             self._problem = f": {error}"
 
     def receive(self, timeout_s: float) -> tuple[int, Message] | None:
-        """Return the next message and its page; None if there is none in time.
+        """Return the next message and its page number; None on timeout.
 
         Raises:
-            ServerError: it does not listen any more.
+            ServerError: the server has stopped.
         """
         if not self._thread.is_alive():
             raise ServerError(
-                f"the server at port {self.port} does not listen any more{self._problem}; start "
-                "it again"
+                f"the server at port {self.port} has stopped{self._problem}; restart it"
             )
         with suppress(queue.Empty):
             return self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()
         return None
 
     def send(self, message: Message, pages: Collection[int]) -> None:
-        """Send a message to some pages; never wait for one."""
+        """Send a message to some pages without blocking."""
         text = json.dumps(message, allow_nan=False, separators=(",", ":"))
         with self._lock:
             tabs = [tab for number, tab in self._tabs.items() if number in pages]
@@ -230,19 +232,19 @@ class LiveServer:
             tab.put(text, can_be_dropped=message["type"] == "steps")
 
     def _follow(self, connection: ServerConnection) -> None:
-        """Exchange messages with a page until one of both closes the connection."""
+        """Exchange messages with a page until either side closes the connection."""
         with suppress(ConnectionClosed, TimeoutError, OSError):
             connection.close(_POLICY, self._exchange(connection))
 
     def _exchange(self, connection: ServerConnection) -> str:
-        """Exchange messages with a page, and return the rule that it broke."""
+        """Exchange messages with a page, and return the rule that it violated."""
         hello = _message(connection.recv(timeout=HELLO_S)) or {}
         token = str(hello.get("token")).encode("utf-8", "replace")
         if not hmac.compare_digest(token, self.token.encode()):
             return "expected the token of the address that the terminal shows"
         with self._lock:
-            if len(self._tabs) >= MOST_PAGES:
-                return f"expected at most {MOST_PAGES} tabs"
+            if len(self._tabs) >= MAX_PAGES:
+                return f"expected at most {MAX_PAGES} tabs"
             number, tab = self._next, _Tab(connection)
             self._next += 1
             self._tabs[number] = tab
@@ -256,8 +258,8 @@ class LiveServer:
                 now_s, count = time.monotonic(), count + 1
                 if now_s - began_s > 1:
                     began_s, count = now_s, 1
-                if count > MOST_PER_S or self._inbox.qsize() >= _MOST_UNREAD:
-                    return f"expected at most {MOST_PER_S} messages a second"
+                if count > MAX_PER_S or self._inbox.qsize() >= _MAX_UNREAD:
+                    return f"expected at most {MAX_PER_S} messages a second"
                 if message is None or message.get("type") in ("joined", "left"):
                     tab.put('{"type":"error","text":"expected an object with a type"}', False)
                     continue
@@ -269,10 +271,10 @@ class LiveServer:
             self._inbox.put((number, {"type": "left"}))
 
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Return the page, or a refusal; None for a socket that may be opened."""
-        own = [f"{HOST}:{self.port}", f"localhost:{self.port}"]
+        """Return the page or an error response; None to accept a WebSocket."""
+        hosts = [f"{HOST}:{self.port}", f"localhost:{self.port}"]
         [host, *more] = request.headers.get_all("Host") or [""]
-        if more or host not in own:
+        if more or host not in hosts:
             return _response(403, b"expected another Host")
         if request.path == "/live":
             is_ours = request.headers.get_all("Origin") == [f"http://{host}"]
@@ -282,9 +284,9 @@ class LiveServer:
         return _response(404, b"not found")
 
     def close(self) -> None:
-        """Close all connections, and listen no more."""
-        self._listener.drop_all_but(0)
-        if not self._thread.is_alive():  # threads that could not be started never end
+        """Close all connections and stop the server."""
+        self._listener.drop_oldest_beyond(0)
+        if not self._thread.is_alive():  # threads that failed to start never end
             threads: set[threading.Thread] = getattr(self._server, "handler_threads", set())
             threads -= {thread for thread in threads if not thread.is_alive()}
         self._server.shutdown()
@@ -297,7 +299,7 @@ class LiveServer:
 
 
 def _message(data: str | bytes) -> Message | None:
-    """Return a message; None for one that is no JSON object in text."""
+    """Parse a message; None if it is not a JSON object in text."""
     with suppress(ValueError, RecursionError):
         message = json.loads(data) if isinstance(data, str) else None
         return message if isinstance(message, dict) else None
@@ -305,5 +307,5 @@ def _message(data: str | bytes) -> Message | None:
 
 
 def _response(status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> Response:
-    own = {"Content-Type": kind, "Content-Length": str(len(body))}
-    return Response(status, "", Headers({**own, **_HEADERS}), body)
+    headers = {"Content-Type": kind, "Content-Length": str(len(body))}
+    return Response(status, "", Headers({**headers, **_HEADERS}), body)

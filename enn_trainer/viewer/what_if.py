@@ -1,4 +1,4 @@
-"""Answers of an agent to a frame that was changed: other features, hidden or removed entities."""
+"""Outputs of an agent for an edited frame: changed features, hidden or removed entities."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 
 from enn_trainer.base.policy import PPOAgent
 from enn_trainer.evaluation.explain import most_probable
-from enn_trainer.experience.recall import NO_RECALL, Recall
+from enn_trainer.experience.recall import NO_FRAME_STATES, FrameStates
 from enn_trainer.viewer.replay import entity_at, types_of
 from entity_env.actions import ActionName
 from entity_env.arrays import Float32Array
@@ -17,16 +17,16 @@ from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch, without
 
 
-class Change(NamedTuple):
-    """A change of one entity; what is None stays.
+class FeatureChange(NamedTuple):
+    """Change of one entity; fields that are None stay unchanged.
 
     Attributes:
-        position: of the entity in the frame; the number of entities for what is global.
-        feature: the column of a number to change.
-        kind: the column of a kind to change.
-        value: the number, or the index of the label.
-        visible: False to hide it from the policy.
-        removed: True to remove it.
+        position: position of the entity in the frame; the number of entities for global features.
+        feature: column of the numerical feature to change.
+        kind: column of the categorical feature to change.
+        value: new number, or index of the label.
+        visible: False to hide the entity from the policy.
+        removed: True to remove the entity.
     """
 
     position: int
@@ -38,14 +38,14 @@ class Change(NamedTuple):
 
 
 class WhatIf(NamedTuple):
-    """The answer to a changed frame, in the terms of the real one.
+    """Outputs of an agent for an edited frame, indexed by the original frame.
 
     Attributes:
-        value: the predicted return.
-        probs: per action, by the position of the actor in the real frame: float32 (choices,), the
-            probabilities of the choices of the real frame; NaN for entities that were removed. Of
-            numbers what `ActionSpace.shown` returns. Of a dependent action after the most probable
-            choices, NaN if it is not taken then. Actors without a legal choice are not in it.
+        value: predicted return.
+        probs: per action, by position of the actor in the original frame: float32 (choices,),
+            probabilities of the original frame's choices; NaN for removed entities. For continuous
+            actions, the result of `ActionSpace.shown`. Dependent actions follow the most probable
+            choices, NaN if they are not taken. Actors without a legal choice are omitted.
     """
 
     value: float
@@ -57,23 +57,23 @@ def what_if(
     obs: VecObs,
     obs_space: ObsSpace,
     action_space: ActionSpaces,
-    changes: Sequence[Change],
-    recall: Recall = NO_RECALL,
+    changes: Sequence[FeatureChange],
+    recall: FrameStates = NO_FRAME_STATES,
 ) -> WhatIf:
-    """Ask an agent about a changed copy of a frame. Masks stay those of the frame.
+    """Evaluate an agent on an edited copy of a frame. Action masks are not changed.
 
     Args:
-        agent: the network, in evaluation mode; it is not changed.
-        obs: the frame alone.
-        obs_space: its types and features.
-        action_space: the actions.
-        changes: of its entities.
-        recall: what the agent remembered in the frame.
+        agent: network in evaluation mode; not modified.
+        obs: the frame, B = 1.
+        obs_space: its observation space.
+        action_space: action space.
+        changes: changes of its entities.
+        recall: recurrent state of the agent in the frame.
 
     Raises:
-        ValueError: there is no such entity, feature or label; names the change.
+        ValueError: there is no such entity, feature or label; the message names the change.
     """
-    # Change features and visibility, then remove entities, the last ones first.
+    # Change features and visibility, then remove entities in descending order.
     changed = obs.take(np.zeros(1, np.int64))
     for i, change in enumerate(changes):
         try:
@@ -87,26 +87,26 @@ def what_if(
         batch, _ = without(batch, 0, np.array([position]), action_space)
     decisions = most_probable(agent, recall.attach(batch, np.zeros(1, np.int64)))
 
-    # From positions of the changed frame to those of the real one.
-    left = np.delete(np.arange(num_entities + 1), removed)
+    # Map positions of the edited frame to the original frame.
+    remaining = np.delete(np.arange(num_entities + 1), removed)
     probs: dict[ActionName, dict[int, Float32Array]] = {}
-    for name, shown in decisions.shown_on_host(batch.actions, action_space).items():
+    for name, probabilities in decisions.shown_on_host(batch.actions, action_space).items():
         action = batch.actions[name]
-        actors = left[action.actors.values.numpy()]
+        actors = remaining[action.actors.values.numpy()]
         if len(actors) == 0:
             continue
-        table = shown.reshape(len(actors), -1)
+        table = probabilities.reshape(len(actors), -1)
         actees = obs.action_masks[name].actees
         if actees is not None and action.actees is not None:
-            wide = np.full((len(actors), len(actees.values)), np.nan, np.float32)
-            wide[:, np.isin(actees.values, left[action.actees.values.numpy()])] = table
-            table = wide
+            full_table = np.full((len(actors), len(actees.values)), np.nan, np.float32)
+            full_table[:, np.isin(actees.values, remaining[action.actees.values.numpy()])] = table
+            table = full_table
         probs[name] = dict(zip(actors.tolist(), table, strict=True))
     return WhatIf(decisions.values.item(), probs)
 
 
-def _apply(obs: VecObs, obs_space: ObsSpace, change: Change) -> None:
-    """Change features and visibility of an entity of a frame, in place.
+def _apply(obs: VecObs, obs_space: ObsSpace, change: FeatureChange) -> None:
+    """Change features and visibility of an entity in place.
 
     Raises:
         ValueError: there is no such entity, feature or label.
@@ -123,13 +123,15 @@ def _apply(obs: VecObs, obs_space: ObsSpace, change: Change) -> None:
         obs.features[name].values[row, column] = change.value
     if (column := change.kind) is not None:
         if not 0 <= column < len(entity.kinds):
-            raise ValueError(f"expected a kind of {name}, got number {column}")
+            raise ValueError(f"expected a categorical feature of {name}, got number {column}")
         if change.value not in range(len(labels := entity.kinds[column].labels)):
             raise ValueError(f"expected a label among {labels}, got number {change.value}")
         obs.kinds[name].values[row, column] = change.value
     if name == GLOBAL and (change.removed or not change.visible):
-        raise ValueError("expected an entity, as what is global cannot be hidden")
+        raise ValueError(
+            "expected an entity, got the global features, which cannot be hidden or removed"
+        )
     if not change.visible:
-        shown = obs.visibility(name)
-        shown.values[row] = False
-        obs.visible = {**obs.visible, name: shown}
+        visibility = obs.visibility(name)
+        visibility.values[row] = False
+        obs.visible = {**obs.visible, name: visibility}

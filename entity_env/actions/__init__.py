@@ -1,4 +1,4 @@
-"""Action masks, which observations contain, and actions, which environments receive."""
+"""Action masks, which are part of observations, and actions, which environments receive."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -15,26 +15,26 @@ EntityID: TypeAlias = Hashable
 BoolMatrix: TypeAlias = BoolArray | Sequence[Sequence[bool]]
 
 
-def _two_ways_error(mask: object, role: str) -> InvalidObservation:
-    ways = f"expected {role}_ids or {role}_types, got both; leave one out"
+def _conflict_error(mask: object, role: str) -> InvalidObservation:
+    ways = f"expected {role}_ids or {role}_types, got both; remove one"
     return InvalidObservation(f"{type(mask).__name__}: {ways}")
 
 
 class ActionMask:
-    """Base class of masks: the actors of an action in a frame, and the choices of each."""
+    """Base class of action masks: the actors of an action in a frame, and their legal choices."""
 
     entity_fields: ClassVar[tuple[str, ...]] = ()
-    """The fields that name entities, by id or by type."""
+    """Names of the fields with ids or types of entities."""
 
 
 @dataclass
 class CategoricalActionMask(ActionMask):
-    """The entities that take a categorical action now, and the choices of each of them.
+    """Mask of a categorical action: the actors, and the legal choices of each.
 
     Attributes:
-        actor_ids: the actors by id; or
-        actor_types: every entity of these types acts. With neither, every entity acts.
-        mask: (actors, choices) bool, True where allowed; everything is allowed without it.
+        actor_ids: ids of the actors; or
+        actor_types: all entities of these types act. With neither, all entities act.
+        mask: (actors, choices) bool, True where allowed; None to allow all.
     """
 
     entity_fields = ("actor_ids", "actor_types")
@@ -44,15 +44,15 @@ class CategoricalActionMask(ActionMask):
 
     def __post_init__(self) -> None:
         if self.actor_ids is not None and self.actor_types is not None:
-            raise _two_ways_error(self, "actor")
+            raise _conflict_error(self, "actor")
 
 
 @dataclass
 class GlobalCategoricalActionMask(ActionMask):
-    """The choices of a global action, which can be taken now.
+    """Mask of a global categorical action.
 
     Attributes:
-        mask: (choices,) bool, True where allowed; everything is allowed without it.
+        mask: (choices,) bool, True where allowed; None to allow all.
     """
 
     mask: BoolArray | Sequence[bool] | None = None
@@ -60,16 +60,16 @@ class GlobalCategoricalActionMask(ActionMask):
 
 @dataclass
 class SelectEntityActionMask(ActionMask):
-    """The entities that select another one now, and the ones that they may select.
+    """Mask of an action that selects entities: the actors, and the actees, which can be selected.
 
     Attributes:
-        actor_ids: the actors by id; or
-        actor_types: every entity of these types acts. With neither, every entity acts.
-        actee_types: every entity of these types may be selected; or
-        actee_ids: the actees by id. With neither, every entity may be selected. Entities that are
-            hidden from the policy are left out, and are an error if they are named by id.
-        mask: (actors, actees) bool, True where that actor may select that actee; it has columns of
-            hidden actees, too.
+        actor_ids: ids of the actors; or
+        actor_types: all entities of these types act. With neither, all entities act.
+        actee_types: all entities of these types can be selected; or
+        actee_ids: ids of the actees. With neither, all entities can be selected. Entities that are
+            hidden from the policy are dropped; it is an error to name them by id.
+        mask: (actors, actees) bool, True where allowed, with columns for hidden actees; None to
+            allow all.
     """
 
     entity_fields = ("actor_ids", "actor_types", "actee_ids", "actee_types")
@@ -81,9 +81,9 @@ class SelectEntityActionMask(ActionMask):
 
     def __post_init__(self) -> None:
         if self.actor_ids is not None and self.actor_types is not None:
-            raise _two_ways_error(self, "actor")
+            raise _conflict_error(self, "actor")
         if self.actee_ids is not None and self.actee_types is not None:
-            raise _two_ways_error(self, "actee")
+            raise _conflict_error(self, "actee")
 
 
 Numbers: TypeAlias = Float32Array | Sequence[float]
@@ -92,14 +92,14 @@ NumberRows: TypeAlias = Float32Array | Sequence[Sequence[float]]
 
 @dataclass
 class ContinuousActionMask(ActionMask):
-    """The entities that choose numbers now, and the bounds of each of them.
+    """Mask of a continuous action: the actors, and the bounds of each.
 
     Attributes:
-        actor_ids: the actors by id; or
-        actor_types: every entity of these types acts. With neither, every entity acts.
-        low: (actors, components) float32, the smallest numbers; those of the space without it.
-        high: (actors, components) float32, the largest numbers. A component whose bounds are equal
-            has that value.
+        actor_ids: ids of the actors; or
+        actor_types: all entities of these types act. With neither, all entities act.
+        low: (actors, components) float32, lower bounds; None for the bounds of the space.
+        high: (actors, components) float32, upper bounds; None for the bounds of the space. If both
+            bounds are equal, the component has that value.
     """
 
     entity_fields = ("actor_ids", "actor_types")
@@ -110,16 +110,16 @@ class ContinuousActionMask(ActionMask):
 
     def __post_init__(self) -> None:
         if self.actor_ids is not None and self.actor_types is not None:
-            raise _two_ways_error(self, "actor")
+            raise _conflict_error(self, "actor")
 
 
 @dataclass
 class GlobalContinuousActionMask(ActionMask):
-    """The bounds of the numbers of a global action, which can be taken now.
+    """Mask of a global continuous action: its bounds.
 
     Attributes:
-        low: (components,) float32, the smallest numbers; those of the space without it.
-        high: (components,) float32, the largest numbers.
+        low: (components,) float32, lower bounds; None for the bounds of the space.
+        high: (components,) float32, upper bounds; None for the bounds of the space.
     """
 
     low: Numbers | None = None
@@ -130,7 +130,7 @@ class Action:
     """Base class of actions: the choices of all actors of an action in a frame.
 
     Attributes:
-        probs: float32, the probabilities of all choices; None if they are not known.
+        probs: float32, the probabilities of all choices; None if they were not requested.
     """
 
     probs: Float32Array | None
@@ -146,11 +146,11 @@ class CategoricalAction(Action):
     """The choice of each actor of a categorical action.
 
     Attributes:
-        actors: ids of the actors, in the order the mask named them. An entity of a type without
-            ids is referred to by `(type, row)`. Actors with nothing legal are left out.
+        actors: ids of the actors, in the order of the mask, `(type, row)` for a type without ids.
+            Actors without a legal choice are left out.
         indices: (actors,) int64, the choices.
         index_to_label: the labels of the action space.
-        probs: (actors, choices) float32, the policy's probabilities, if they were requested.
+        probs: (actors, choices) float32, the probabilities of the policy, if requested.
     """
 
     actors: Sequence[EntityID]
@@ -176,7 +176,7 @@ class SelectEntityAction(Action):
     Attributes:
         actors: ids of the actors, as in `CategoricalAction`.
         actees: ids of the selected entities, one per actor.
-        probs: (actors, actees that may be selected) float32, if they were requested.
+        probs: (actors, actees) float32, if requested.
     """
 
     actors: Sequence[EntityID]
@@ -191,12 +191,12 @@ class SelectEntityAction(Action):
 
 @dataclass
 class GlobalCategoricalAction(Action):
-    """The choice of the whole frame.
+    """The choice of a global categorical action.
 
     Attributes:
         index: the choice.
         label: its label.
-        probs: (choices,) float32, if they were requested.
+        probs: (choices,) float32, if requested.
     """
 
     index: int
@@ -211,7 +211,7 @@ class GlobalCategoricalAction(Action):
 
 @dataclass
 class ContinuousAction(Action):
-    """The numbers that each actor of an action chose.
+    """The values of each actor of a continuous action.
 
     Attributes:
         actors: ids of the actors, as in `CategoricalAction`.
@@ -226,11 +226,11 @@ class ContinuousAction(Action):
 
     @property
     def chosen(self) -> Sequence[EntityID]:
-        """The numbers of each actor, as tuples."""
+        """The values of each actor, as tuples."""
         return list(map(tuple, np.asarray(self.values).tolist()))
 
     def of(self, name: str) -> Float32Array:
-        """Return the numbers of one component, (actors,) float32.
+        """Return the values of one component, (actors,) float32.
 
         Raises:
             InvalidAction: there is no component of this name.
@@ -240,7 +240,7 @@ class ContinuousAction(Action):
 
 @dataclass
 class GlobalContinuousAction(Action):
-    """The numbers that the frame as a whole chose.
+    """The values of a global continuous action.
 
     Attributes:
         values: (components,) float32, within the bounds of the frame.
@@ -253,11 +253,11 @@ class GlobalContinuousAction(Action):
 
     @property
     def chosen(self) -> Sequence[EntityID]:
-        """The numbers, as one tuple."""
+        """The values, as one tuple."""
         return [tuple(np.asarray(self.values).tolist())]
 
     def of(self, name: str) -> float:
-        """Return the number of one component.
+        """Return the value of one component.
 
         Raises:
             InvalidAction: there is no component of this name.
@@ -266,7 +266,7 @@ class GlobalContinuousAction(Action):
 
 
 def component(names: Sequence[str], name: str) -> int:
-    """Return the column of a component.
+    """Return the column index of a component.
 
     Raises:
         InvalidAction: there is no component of this name.

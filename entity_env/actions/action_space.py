@@ -1,4 +1,4 @@
-"""`ActionSpace`: the base class of the kinds of actions."""
+"""`ActionSpace`: the base class of action spaces."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from entity_env.vec.vec_obs import VecActionMask
 
 IDs: TypeAlias = list[EntityID]
 Probabilities: TypeAlias = Sequence[Float32Array | None]
-"""The probabilities of all choices of the actors of each frame; None if they are not known."""
+"""Per frame, the probabilities of all choices of its actors; None if they are unknown."""
 
 
 class HasLengths(Protocol):
@@ -28,7 +28,7 @@ class HasLengths(Protocol):
 
     @property
     def lengths(self) -> IntArray:
-        """(B,): number of rows of each frame."""
+        """(B,) int64, number of rows of each frame."""
 
 
 class Actors(Protocol):
@@ -40,24 +40,25 @@ class Actors(Protocol):
 
     @property
     def actees(self) -> HasLengths | None:
-        """The entities of each frame that may be selected; None if nothing is."""
+        """The entities of each frame that can be selected; None if the action selects none."""
 
     @property
     def bounds(self) -> Any:
-        """The bounds of numbers, (actors, 2, components) per frame; None if there are none."""
+        """The bounds of continuous actions, (actors, 2, components) per frame; else None."""
 
 
 @dataclass
 class ActionSpace(ABC):
-    """Base class of the kinds of actions.
+    """Base class of action spaces, for one kind of actions each.
 
-    A new kind is a class in `ACTION_SPACES`, and a head for it in `rogue_net.actions.heads.HEADS`.
-    It is a dataclass whose fields are lists of names or plain numbers and text.
+    To add a kind, register a class in `ACTION_SPACES`, and a head in
+    `rogue_net.actions.heads.HEADS`. The class is a dataclass; its fields are lists of names, or
+    plain numbers and text.
 
     Attributes:
-        after: the action that each actor takes before this one, which depends on it; None for an
-            action of its own.
-        when: the labels of that action with which this one is taken; empty for all of them.
+        after: the parent action, which each actor chooses before this one; None for an independent
+            action.
+        when: labels of the parent action after which this one is active; empty for all.
     """
 
     after: ActionName | None = field(
@@ -68,12 +69,12 @@ class ActionSpace(ABC):
     )
 
     kind: ClassVar[str]
-    """The kind in messages."""
+    """Name of the kind of actions in messages."""
     mask_type: ClassVar[type[ActionMask]]
     action_type: ClassVar[type[Action]] = Action
     batch_mask_type: ClassVar[type[VecActionMask]]
     is_global: ClassVar[bool] = False
-    """True if no entity takes the action: its actor is the global entity of the frame."""
+    """True if the actor is the global entity of the frame."""
     choice_dtype: ClassVar[type[np.generic]] = np.int64
     """The dtype of choices, as `VecEnv.act` takes them."""
 
@@ -81,38 +82,38 @@ class ActionSpace(ABC):
         self.when = [] if self.when is None else [str.__str__(label) for label in self.when]
 
     def plain(self) -> dict[str, Any]:
-        """Return the fields, without those of dependent actions if it depends on none."""
+        """Return the fields as plain data, without `after` and `when` if empty."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         empty = {f.name for f in fields(self) if OMIT_EMPTY in f.metadata and not values[f.name]}
         return {name: value for name, value in values.items() if name not in empty}
 
     @property
     def labels_of_mask(self) -> int:
-        """The number of labels before this action that its batched masks tell apart."""
+        """The number of labels of the parent action that batched masks distinguish."""
         return max(1, len(self.when))
 
     @property
     def labels(self) -> list[str]:
-        """The names of the choices; empty if they have none."""
+        """The labels of the choices; empty if they have none."""
         return []
 
     @property
     def components(self) -> list[str]:
-        """The names of the numbers that an actor chooses; empty if it chooses among a list."""
+        """The names of the components of a continuous action; empty for discrete choices."""
         return []
 
     @property
     def names(self) -> list[str]:
-        """The labels or components, which are the identity of choices in networks and saves."""
+        """The labels or components, which identify choices in networks and checkpoints."""
         return self.labels or self.components
 
     def bounds_by_name(self) -> dict[str, tuple[float, float]]:
-        """Return the smallest and largest number of each component; empty without components."""
+        """Return the lower and upper bound of each component; empty without components."""
         return {}
 
     @property
     def choice_columns(self) -> tuple[int, ...]:
-        """The shape of an actor's choice: `()`, or `(components,)`."""
+        """The shape of the choice of one actor: `()`, or `(components,)`."""
         return ()
 
     @property
@@ -122,25 +123,25 @@ class ActionSpace(ABC):
 
     @abstractmethod
     def num_choices(self, action: Actors) -> IntArray:
-        """Return the number of choices of each actor, also illegal ones, (actors,) int64."""
+        """Return the number of choices of each actor, including illegal ones, (actors,) int64."""
 
     def num_parameters(self, action: Actors) -> IntArray:
-        """Return the number of parameters of each actor's distribution, (actors,) int64.
+        """Return the number of distribution parameters of each actor, (actors,) int64.
 
-        Recordings keep that many logits; by default one per choice.
+        By default one logit per choice. Recordings store the parameters.
         """
         return self.num_choices(action)
 
     @abstractmethod
     def batch_mask(self, frames: Frames, name: ActionName) -> VecActionMask:
-        """Batch the masks of B frames, without actors that cannot do anything.
+        """Batch the masks of B frames, and drop actors without a legal choice.
 
         Args:
             frames: B frames.
             name: of the action.
 
         Raises:
-            InvalidObservation: a mask contradicts the space, or names what its frame does not show.
+            InvalidObservation: a mask violates the space, or names missing or hidden entities.
         """
 
     @abstractmethod
@@ -153,19 +154,19 @@ class ActionSpace(ABC):
         obs_space: ObsSpace,
         probs: Probabilities,
     ) -> Iterator[Action | None]:
-        """Yield the action of each environment, in terms of its own ids and labels.
+        """Convert choices to the action of each environment, with its ids and labels.
 
         Args:
             name: of the action.
             choices: int64 (actors,) per frame.
-            mask: that the choices were made for.
-            obs: the B observations that it was made from. Where episodes were resumed, their masks
-                only name entities, and are missing for kinds without `entity_fields`.
-            obs_space: their space.
+            mask: the batched mask of the choices.
+            obs: the B observations of the mask. In resumed episodes their masks have only the
+                `entity_fields`, and are missing for classes without any.
+            obs_space: of the observations.
             probs: to attach to the actions.
 
         Yields:
-            None for a frame that does not offer the action.
+            The action; None for a frame in which it is not available.
         """
 
     def encode(
@@ -176,37 +177,36 @@ class ActionSpace(ABC):
         obs: Sequence[Observation],
         obs_space: ObsSpace,
     ) -> Ragged:
-        """Return the choices of the action of each environment: the inverse of `decode`.
+        """Convert the actions of environments to choices: the inverse of `decode`.
 
-        Ids and labels count, so that an action may list its actors and labels in any order.
+        Actors and choices are matched by id and label, and can be in any order.
 
         Args:
             name: of the action.
             actions: B actions, None for frames without actors.
-            mask: that the actions were made for.
-            obs: the B observations that it was made from.
-            obs_space: their space.
+            mask: the batched mask of the actions.
+            obs: the B observations of the mask.
+            obs_space: of the observations.
 
         Returns:
             int64 (actors,) per frame, all legal.
 
         Raises:
-            InvalidAction: an action, that of frame `env_index`, is not one legal choice of each
-                actor.
+            InvalidAction: the action of frame `env_index` is not one legal choice per actor.
         """
-        named = self._actors_and_choices(name, mask, obs, obs_space)
-        frames = zip(actions, named, self._allowed(mask), strict=True)
+        actors_and_choices = self._actors_and_choices(name, mask, obs, obs_space)
+        frames = zip(actions, actors_and_choices, self._allowed(mask), strict=True)
         chosen: list[int] = []
         for i, (action, (actors, choices), legal) in enumerate(frames):
             try:
-                given = self._chosen_by(action, actors)
+                labels = self._choices_by_actor(action, actors)
                 for actor, row in zip(actors, legal, strict=True):
                     index = {choices[k]: k for k in np.flatnonzero(row).tolist()}
-                    if given[actor] not in index:
+                    if labels[actor] not in index:
                         who = "" if self.is_global else f", actor {actor!r}"
-                        expected, got = short_repr([*index], LONG), short_repr(given[actor])
+                        expected, got = short_repr([*index], LONG), short_repr(labels[actor])
                         raise InvalidAction(f"{who}: expected one of {expected}, got {got}")
-                    chosen.append(index[given[actor]])
+                    chosen.append(index[labels[actor]])
             except InvalidAction as error:
                 located = InvalidAction(f"actions[{name!r}]{error}")
                 located.env_index = i
@@ -214,15 +214,15 @@ class ActionSpace(ABC):
         return Ragged(np.array(chosen, dtype=np.int64), mask.actors.lengths)
 
     def check_mask(self, mask: VecActionMask, what: str, exact: bool) -> None:
-        """Raise if the legal choices of a batched mask do not fit its actors.
+        """Check that the legal choices of a batched mask match its actors.
 
         Args:
-            mask: of B frames, whose actors fit.
+            mask: of B frames, with valid actors.
             what: the field, for messages.
-            exact: arrays have the dtypes of new frames, and every actor has a choice.
+            exact: also check dtypes, and that every actor has a legal choice.
 
         Raises:
-            InvalidObservation: with the field and what was expected.
+            InvalidObservation: names the field and the expected value.
         """
         lengths = mask.mask_lengths()
         if exact and mask.after is not None:
@@ -237,18 +237,18 @@ class ActionSpace(ABC):
             expect(same, at, f"{lengths.tolist()} rows", mask.mask.lengths)
         if exact:
             num_choices = self.num_choices(mask)
-            expect((num_choices > 0).all(), what, "something to choose", num_choices)
+            expect((num_choices > 0).all(), what, "at least one choice per actor", num_choices)
             legal = mask.legal_by_label().any(axis=1)
-            expect(legal.all(), what, "a choice each", legal)
+            expect(legal.all(), what, "a legal choice per actor", legal)
 
     def as_choices(self, value: Any) -> Ragged:
-        """Return choices that `VecEnv.act` takes, a `Ragged` or a buffer of entity-gym."""
+        """Convert an argument of `VecEnv.act`, a `Ragged` or a buffer of entity-gym."""
         return as_choices(value)
 
     def illegal_choice(
         self, choices: npt.NDArray[Any], mask: VecActionMask
     ) -> tuple[int, str] | None:
-        """Return the first actor whose choice is forbidden or does not exist, and this choice.
+        """Return the row and description of the first illegal choice, None if all are legal.
 
         Args:
             choices: (actors,) int64, or (actors, components) float32.
@@ -263,30 +263,30 @@ class ActionSpace(ABC):
         row = int(np.flatnonzero(~legal)[0])
         return row, f"choice {choices[row]}"
 
-    # -- Choices of people, and what they are shown ------------------------------------------------
+    # -- Choices as text, and statistics to display ------------------------------------------------
 
     def typed(self, words: Sequence[str]) -> Any:
-        """Return the choice that a person typed: its number, counted from 1.
+        """Parse a typed choice, a number from 1.
 
         Args:
-            words: one, or one for each component.
+            words: a single word, or one per component.
 
         Raises:
-            ValueError: they are no choice; the message begins with "expected".
+            ValueError: the words are no choice; the message starts with "expected".
         """
         if len(words) != 1 or not words[0].isdecimal():
             raise ValueError(f"expected the number of a choice, got {short_repr(' '.join(words))}")
         return int(words[0]) - 1
 
     def choice_of(self, value: Any, mask: VecActionMask) -> Any:
-        """Return the choice of one actor as batches have it.
+        """Validate the choice of one actor, and convert it to that of batches.
 
         Args:
-            value: plain data: an integer, or a list of numbers, one for each component.
-            mask: of this actor alone, which depends on nothing.
+            value: plain data: an integer, or a list with a number per component.
+            mask: of this actor only, without a parent.
 
         Raises:
-            ValueError: it is not legal; the message begins with what is expected.
+            ValueError: the choice is not legal; the message starts with "expected".
         """
         num_choices = int(self.num_choices(mask)[0])
         allowed = np.ones(num_choices) if mask.mask is None else mask.mask.values.reshape(-1)
@@ -296,11 +296,11 @@ class ActionSpace(ABC):
         return value
 
     def text_of(self, choice: Any, names: Sequence[str]) -> str:
-        """Return a choice as people read it.
+        """Format a choice.
 
         Args:
-            choice: of one actor, as batches have it.
-            names: of all choices; not used for numbers.
+            choice: of one actor, as in batches.
+            names: of all choices; not used by continuous actions.
         """
         name: str = names[choice]
         return name
@@ -308,17 +308,17 @@ class ActionSpace(ABC):
     def shown(
         self, parameters: npt.NDArray[Any], action: Actors, chosen: npt.NDArray[Any]
     ) -> Float32Array | None:
-        """Return what people see of the distributions of actors: the probabilities of choices.
+        """Return statistics of action distributions to display: the probabilities of choices.
 
         Args:
-            parameters: log-probabilities, or logits, of all choices, as recordings have them;
-                -inf where not allowed. Log-probabilities are only exponentiated.
+            parameters: recorded log-probabilities, or logits, of all choices; -inf where not
+                allowed. Log-probabilities are only exponentiated.
             action: the actors.
-            chosen: the choice of each.
+            chosen: their choices.
 
         Returns:
-            float32, as many as parameters; NaN for actors who do not take a dependent action. None
-            if the parameters are not those of a list of choices.
+            float32 of the shape of `parameters`; NaN for inactive actors. None if `parameters` has
+            another size.
         """
         counts = np.asarray(self.num_choices(action))
         flat, starts = parameters.astype(np.float32).reshape(-1), exclusive_cumsum(counts)
@@ -331,15 +331,15 @@ class ActionSpace(ABC):
             probs = np.exp(flat - np.repeat(np.maximum.reduceat(flat, starts), counts))
             probs /= np.repeat(np.add.reduceat(probs, starts), counts)
         probs[is_empty] = np.nan
-        shown: Float32Array = probs.reshape(parameters.shape)
-        return shown
+        displayed: Float32Array = probs.reshape(parameters.shape)
+        return displayed
 
     def certain(self, chosen: Ragged, mask: VecActionMask) -> Probabilities:
-        """Return probabilities of 1 for choices, of all actors of each frame; None for numbers."""
-        of_frames = zip(
+        """Return one-hot probabilities of choices per frame; None for continuous actions."""
+        frames = zip(
             chosen.of_frames(), np.split(self.num_choices(mask), chosen.starts[1:]), strict=True
         )
-        return [np.eye(max(counts, default=0), dtype=np.float32)[of] for of, counts in of_frames]
+        return [np.eye(max(counts, default=0), dtype=np.float32)[of] for of, counts in frames]
 
     # ----------------------------------------------------------------------------------------------
 
@@ -355,26 +355,26 @@ class ActionSpace(ABC):
     def random_choices(self, mask: VecActionMask, rng: np.random.Generator) -> Ragged:
         """Return uniformly random legal choices."""
         num_choices = self.num_choices(mask)
-        everything = np.ones(int(num_choices.sum()), dtype=np.bool_)
-        legal = everything if mask.mask is None else mask.mask.values.reshape(-1)
-        of_actors = zip(exclusive_cumsum(num_choices), num_choices, strict=True)
-        chosen = [rng.choice(np.flatnonzero(legal[start : start + n])) for start, n in of_actors]
+        all_legal = np.ones(int(num_choices.sum()), dtype=np.bool_)
+        legal = all_legal if mask.mask is None else mask.mask.values.reshape(-1)
+        spans = zip(exclusive_cumsum(num_choices), num_choices, strict=True)
+        chosen = [rng.choice(np.flatnonzero(legal[start : start + n])) for start, n in spans]
         return Ragged(np.array(chosen, dtype=np.int64), mask.actors.lengths)
 
     def unbatch_mask(
         self, mask: VecActionMask, ids: Sequence[Sequence[EntityID]]
     ) -> list[ActionMask | None]:
-        """Return the mask of each frame: its actors by id, and all that is allowed.
+        """Split a batched mask into the masks of frames, with ids of actors.
 
         Args:
             mask: of B frames.
-            ids: of the entities of each frame, in their order, and of the global actor.
+            ids: of the entities of each frame, in order, and of the global entity.
 
         Returns:
-            None for frames in which nobody acts.
+            B masks; None for frames without actors.
         """
-        nobody = Ragged.empty(mask.actors.values, len(ids))
-        actees = (nobody if mask.actees is None else mask.actees).of_frames()
+        no_rows = Ragged.empty(mask.actors.values, len(ids))
+        actees = (no_rows if mask.actees is None else mask.actees).of_frames()
         frames = zip(ids, mask.actors.of_frames(), actees, self._allowed(mask), strict=True)
         return [
             self._mask([of[k] for k in actors], [of[k] for k in selectable], flags)
@@ -384,39 +384,39 @@ class ActionSpace(ABC):
         ]
 
     def _mask(self, actors: IDs, actees: IDs, allowed: BoolArray) -> ActionMask:
-        """Return the mask of a frame, of (actors, choices) flags."""
+        """Create the mask of a frame from (actors, choices) flags."""
         return self.mask_type()
 
     def _actors_and_choices(
         self, name: ActionName, mask: VecActionMask, obs: Sequence[Observation], obs_space: ObsSpace
     ) -> Iterable[tuple[Sequence[EntityID], Sequence[EntityID]]]:
-        """Yield the actors of each frame, by default their positions, and what they choose among.
+        """Yield the ids of actors, by default their indices, and the choices of each frame.
 
-        Actions of a kind that does not name its actors list them in this order.
+        Actions without ids list their actors in this order.
         """
         return zip(map(np.ndarray.tolist, mask.actors.of_frames()), repeat(self.labels))
 
     def _allowed(self, mask: VecActionMask) -> Iterator[BoolArray]:
         """Yield the flags of each frame, (actors, choices) or (actors, labels, choices)."""
         flags = mask.full_mask(self.mask_columns).of_frames()
-        for actors, of_frame in zip(mask.actors.lengths.tolist(), flags, strict=True):
-            choices = of_frame.size // max(1, actors * mask.labels)
+        for actors, frame_flags in zip(mask.actors.lengths.tolist(), flags, strict=True):
+            choices = frame_flags.size // max(1, actors * mask.labels)
             shape = (actors, choices) if mask.labels == 1 else (actors, mask.labels, choices)
-            yield of_frame.reshape(shape)
+            yield frame_flags.reshape(shape)
 
-    def _chosen_by(
+    def _choices_by_actor(
         self, action: Action | None, actors: Sequence[EntityID]
     ) -> Mapping[EntityID, EntityID]:
-        """Return the label or id that each actor of an action chose.
+        """Return the chosen label or id by actor.
 
         Raises:
-            InvalidAction: it is no such action, or not of exactly these actors.
+            InvalidAction: the type of the action is wrong, or its actors are other ones.
         """
         expected = f"a {self.action_type.__name__}"
         if not self.is_global:
             expected += f" of the actors {short_repr([*actors], LONG)}"
         if not actors:
-            expected = "no action, as nobody can act"
+            expected = "no action, as there are no actors"
             if action is None:
                 return {}
         if not isinstance(action, self.action_type):
@@ -427,16 +427,19 @@ class ActionSpace(ABC):
             chosen = dict(zip(acting, action.chosen, strict=True))
             if len(chosen) == len(acting) and chosen.keys() == set(actors):
                 return chosen
-            got = f"that of {short_repr([*acting], LONG)}"
+            got = f"actors {short_repr([*acting], LONG)}"
         except (TypeError, ValueError, IndexError) as error:
             got = f"{short_repr(action)} ({error})"
         raise InvalidAction(f": expected {expected}, got {got}")
 
     def renamed(self, labels: Mapping[str, str]) -> Self:
-        """Return the space with other names for its labels, which are the keys.
+        """Return the space with renamed labels.
+
+        Args:
+            labels: new labels by old ones.
 
         Raises:
-            InvalidSpace: two labels would have one name.
+            InvalidSpace: the new labels are not unique.
         """
         return self
 
@@ -444,19 +447,19 @@ class ActionSpace(ABC):
         """Return a random mask, for checks of networks.
 
         Args:
-            actors: the ids of some entities of a frame.
+            actors: ids of entities of a frame.
             actees: likewise.
-            rng: the source of randomness.
+            rng: random number generator.
         """
         return self.mask_type()
 
     def _mask_shape(self, actors: IDs, choices: int) -> tuple[int, ...]:
-        """Return the shape of a frame's mask: (actors, choices), or (actors, labels, choices)."""
+        """Return the shape of the mask of a frame, (actors, [labels of the parent,] choices)."""
         labels = self.labels_of_mask
         return (len(actors), choices) if labels == 1 else (len(actors), labels, choices)
 
     def _masks_of(self, frames: Frames, name: ActionName, absent: ActionMask | None) -> list[Any]:
-        """Return the mask of each frame, `absent` where the action is not offered."""
+        """Return the mask of each frame, `absent` where the action is not available."""
         masks = [o.actions.get(name) for o in frames.obs]
         if set(map(type, masks)) == {self.mask_type}:
             return masks

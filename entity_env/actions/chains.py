@@ -1,6 +1,6 @@
-"""Dependent actions: which of them are taken, and labels that are illegal because of them.
+"""Autoregressive actions: masks given the parent action, and the active actors of each action.
 
-An action with `after` is taken by an actor once it has chosen one of `when` in the action before.
+An action with a parent, `after`, is active for an actor that chose one of `when` in the parent.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,39 +21,39 @@ from entity_env.vec.vec_obs import After, Choices, VecActionMask
 
 
 def parents_first(action_space: ActionSpaces) -> list[ActionName]:
-    """Return the names of all actions, each behind the one that it depends on.
+    """Return the names of all actions, each after its parent.
 
     Raises:
-        InvalidSpace: an action depends on itself, or on one that there is not.
+        InvalidSpace: a parent is missing, or the actions form a cycle.
     """
-    return in_order({name: space.after for name, space in action_space.items()})
+    return topological_order({name: space.after for name, space in action_space.items()})
 
 
-def in_order(before: Mapping[ActionName, ActionName | None]) -> list[ActionName]:
-    """Return the names of actions, each behind the one that it depends on.
+def topological_order(parents: Mapping[ActionName, ActionName | None]) -> list[ActionName]:
+    """Sort actions topologically, each after its parent.
 
     Args:
-        before: for each action the one that it depends on, if any.
+        parents: the parent of each action, None for an action without one.
 
     Raises:
-        InvalidSpace: an action depends on itself, or on one that there is not.
+        InvalidSpace: a parent is missing, or the actions form a cycle.
     """
-    if all(name is None for name in before.values()):
-        return [*before]
+    if all(name is None for name in parents.values()):
+        return [*parents]
     order: list[ActionName] = []
-    while len(order) < len(before):
-        left = [name for name in before if name not in order]
-        next_ones = [name for name in left if before[name] in (None, *order)]
-        if not next_ones:
+    while len(order) < len(parents):
+        remaining = [name for name in parents if name not in order]
+        ready = [name for name in remaining if parents[name] in (None, *order)]
+        if not ready:
             raise InvalidSpace(
-                f"action_space: expected actions before {left}, got none or a circle"
+                f"action_space: expected parent actions of {remaining}, got none or a cycle"
             )
-        order += next_ones
+        order += ready
     return order
 
 
-def chain_problems(action_space: ActionSpaces) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the dependent actions of valid spaces, and what to do about it."""
+def dependency_problems(action_space: ActionSpaces) -> Iterator[tuple[str, str]]:
+    """Yield an error message and a fix for each invalid parent (`after`) or label (`when`)."""
     for name, space in action_space.items():
         if space.after is None:
             if space.when:
@@ -64,55 +64,55 @@ def chain_problems(action_space: ActionSpaces) -> Iterator[tuple[str, str]]:
             continue
         parent = action_space.get(space.after)
         if parent is None or space.after == name:
-            others = [one for one in action_space if one != name]
-            yield f"[{name!r}].after: expected one of {others}, got {space.after!r}", "name another"
+            names = [one for one in action_space if one != name]
+            yield f"[{name!r}].after: expected one of {names}, got {space.after!r}", "name another"
         elif parent.components:
-            got = f"{space.after!r}, whose actors choose numbers"
-            yield f"[{name!r}].after: expected labels or an entity, got {got}", "turn them round"
+            got = f"discrete action, got the continuous action {space.after!r}"
+            yield f"[{name!r}].after: expected a {got}", "swap parent and child"
         elif parent.is_global != space.is_global:
-            whose = "the frame" if space.is_global else "entities"
+            level = "global" if space.is_global else "per-entity"
             yield (
-                f"[{name!r}].after: expected an action of {whose}, got {space.after!r}",
-                "let both be of entities, or both global",
+                f"[{name!r}].after: expected a {level} action, got {space.after!r}",
+                "make both per-entity or both global",
             )
         elif space.when and not parent.labels:
-            got = f"{space.when} after the choice of an entity"
+            got = f"{space.when} with the select-entity action {space.after!r} as parent"
             yield f"[{name!r}].when: expected none, got {got}", "leave it out"
         elif unknown := [label for label in space.when if label not in parent.labels]:
             yield (
                 f"[{name!r}].when: expected labels among {parent.labels}, got {unknown}",
-                "name labels of the action before",
+                "name labels of the parent action",
             )
         elif len({*space.when}) < len(space.when):
             yield f"[{name!r}].when: expected each label once, got {space.when}", "name it once"
-        elif _is_circle(name, action_space):
-            yield f"[{name!r}].after: expected no circle of actions, got one", "cut it"
+        elif _has_cycle(name, action_space):
+            yield f"[{name!r}].after: expected no cycle of actions, got one", "break the cycle"
 
 
-def _is_circle(name: ActionName, action_space: ActionSpaces) -> bool:
+def _has_cycle(name: ActionName, action_space: ActionSpaces) -> bool:
     for _ in action_space:
-        before = action_space[name].after
-        if before is None or before not in action_space:
+        parent = action_space[name].after
+        if parent is None or parent not in action_space:
             return False
-        name = before
+        name = parent
     return True
 
 
-def link(
+def link_to_parents(
     masks: Mapping[ActionName, VecActionMask],
     action_space: ActionSpaces,
     check: Callable[[ActionName, ActionName, IntArray], None] | None = None,
 ) -> dict[ActionName, VecActionMask]:
-    """Return masks in which each dependent actor has its place, and every choice a continuation.
+    """Link masks to their parent actions, and mask choices without a legal continuation.
 
-    A label after which a dependent action has nothing legal for an actor is itself illegal for it.
-    Actors without anything legal are left out.
+    A choice is masked if an action that depends on it has no legal choice for the actor. Actors
+    without legal choices are removed.
 
     Args:
         masks: by action, of B frames.
         action_space: the actions.
-        check: raises if actors of a dependent action were not named in the one before; takes the
-            two names and the row of the first such actor.
+        check: raises for actors that the parent action lacks; gets the names of the action and of
+            its parent, and the rows of these actors.
     """
     names = parents_first(action_space)
     dependent = [name for name in names if action_space[name].after is not None]
@@ -120,132 +120,130 @@ def link(
     if not dependent:
         return linked
 
-    # The place of each actor among those of the action before.
+    # Find the position of each actor among the actors of its parent action.
     for name in dependent:
-        before = action_space[name].after
-        assert before is not None
-        found = places_among(linked[name].actors, linked[before].actors)
-        missing = np.flatnonzero(found < 0)
+        parent_name = action_space[name].after
+        assert parent_name is not None
+        index = positions_among(linked[name].actors, linked[parent_name].actors)
+        missing = np.flatnonzero(index < 0)
         if len(missing) and check is not None:
-            check(name, before, missing)
-        linked[name] = _with_after(linked[name], action_space, name, found)
+            check(name, parent_name, missing)
+        linked[name] = _with_after(linked[name], action_space, name, index)
 
-    # Labels after which nothing is legal, from the last action of each chain on.
+    # Mask parent choices without a legal continuation, children first.
     for name in reversed(dependent):
-        mask, before = linked[name], action_space[name].after
+        mask, parent_name = linked[name], action_space[name].after
         assert mask.after is not None
-        assert before is not None
-        parent = linked[before]
+        assert parent_name is not None
+        parent = linked[parent_name]
         table = np.zeros((len(parent.actors.values), mask.labels), np.bool_)
         table[_flat_rows(mask.after.rows, parent.actors)] = mask.legal_by_label()
         if not table.all():
-            columns = action_space[before].mask_columns
-            linked[before] = _restricted(parent, columns, table, mask.after.when)
+            columns = action_space[parent_name].mask_columns
+            linked[parent_name] = _mask_dead_ends(parent, columns, table, mask.after.when)
 
-    # Actors who are left, from the first action of each chain on.
-    opened: dict[
-        ActionName, BoolArray
-    ] = {}  # (actors, labels), labels before that an actor may choose
+    # Remove actors without legal choices, parents first.
+    reachable: dict[ActionName, BoolArray] = {}  # (actors, parent labels)
     for name in names:
-        mask, before = linked[name], action_space[name].after
-        opens = np.ones((len(mask.actors.values), mask.labels), np.bool_)
-        if before is not None:
-            parent = linked[before]
-            found = places_among(mask.actors, parent.actors)
+        mask, parent_name = linked[name], action_space[name].after
+        allowed_after = np.ones((len(mask.actors.values), mask.labels), np.bool_)
+        if parent_name is not None:
+            parent = linked[parent_name]
+            index = positions_among(mask.actors, parent.actors)
             assert mask.after is not None
-            reached = _reached(parent, mask.after.when, opened[before])
+            parent_labels = _reachable_labels(parent, mask.after.when, reachable[parent_name])
             if mask.labels == 1:
-                reached = reached.any(axis=1, keepdims=True)
-            rows = _flat_rows(Ragged(found, mask.actors.lengths), parent.actors)
-            is_there = found >= 0
-            opens[~is_there] = False
-            opens[is_there] = reached[rows[is_there]]
-            mask = replace(mask, after=replace(mask.after, rows=Ragged(found, mask.actors.lengths)))  # type: ignore[type-var]
-        possible = (mask.legal_by_label() & opens).any(axis=1)
+                parent_labels = parent_labels.any(axis=1, keepdims=True)
+            rows = _flat_rows(Ragged(index, mask.actors.lengths), parent.actors)
+            is_present = index >= 0
+            allowed_after[~is_present] = False
+            allowed_after[is_present] = parent_labels[rows[is_present]]
+            mask = replace(mask, after=replace(mask.after, rows=Ragged(index, mask.actors.lengths)))  # type: ignore[type-var]
+        possible = (mask.legal_by_label() & allowed_after).any(axis=1)
         linked[name] = mask if possible.all() else mask.keep(possible)
-        opened[name] = opens[possible]
+        reachable[name] = allowed_after[possible]
     return linked
 
 
-def narrowed(mask: VecActionMask, before: Ragged) -> tuple[VecActionMask, BoolArray]:
-    """Return the mask of those who take a dependent action, and who does, (actors,) bool.
+def mask_given_parent(mask: VecActionMask, choices: Ragged) -> tuple[VecActionMask, BoolArray]:
+    """Return the mask of the active actors given the parent's choices, and (actors,) bool flags.
 
     Args:
-        mask: of the dependent action.
-        before: the choices of the action before.
+        mask: of an action with a parent.
+        choices: the choices of the parent action.
     """
-    taken, label = takers(mask, before)
-    return mask.keep(taken, label), taken
+    active, label = active_actors(mask, choices)
+    return mask.keep(active, label), active
 
 
-def takers(mask: VecActionMask, before: Ragged) -> tuple[BoolArray, IntArray]:
-    """Return who takes a dependent action, and after which label.
+def active_actors(mask: VecActionMask, parent_choices: Ragged) -> tuple[BoolArray, IntArray]:
+    """Return the actors that are active given the parent's choices, and the index of their label.
 
     Args:
-        mask: of the dependent action.
-        before: the choices of the action before.
+        mask: of an action with a parent.
+        parent_choices: the choices of the parent action.
 
     Returns:
-        (actors,) bool; and (actors,) int64, the place of each choice in `after.when`, 0 for those
-        who do not take the action.
+        (actors,) bool, True for active actors; and (actors,) int64, the index of the parent's
+        choice in `after.when`, 0 for inactive actors.
     """
     after = mask.after
     assert after is not None
-    chosen = before.values[rows_before(mask, before)]
-    taken, label = chosen >= 0, np.zeros(len(chosen), np.int64)
+    chosen = parent_choices.values[parent_rows(mask, parent_choices)]
+    active, label = chosen >= 0, np.zeros(len(chosen), np.int64)
     if after.when:
         is_label = chosen[:, None] == np.array(after.when)
-        taken, label = is_label.any(axis=1), is_label.argmax(axis=1)
-    return taken, label
+        active, label = is_label.any(axis=1), is_label.argmax(axis=1)
+    return active, label
 
 
-def nothing_of(space: ActionSpace) -> Any:
-    """Return what stands for the choice of an actor who does not take an action: -1, or NaN."""
+def inactive_choice(space: ActionSpace) -> Any:
+    """Return the placeholder for the choice of an inactive actor: -1, or NaN if continuous."""
     return np.nan if space.choice_dtype is np.float32 else -1
 
 
-def rows_before(mask: VecActionMask, before: Ragged) -> IntArray:
-    """Return the row of each actor of a dependent action in rows of the action before."""
+def parent_rows(mask: VecActionMask, parent_choices: Ragged) -> IntArray:
+    """Return the row of each actor among the rows of the parent action, (actors,) int64."""
     assert mask.after is not None
-    return _flat_rows(mask.after.rows, before)
+    return _flat_rows(mask.after.rows, parent_choices)
 
 
-def is_taken(choices: npt.NDArray[Any]) -> BoolArray:
-    """Return who takes an action, by the choices of all its actors, (actors,) bool."""
-    taken: BoolArray = ~np.isnan(choices).all(axis=1) if choices.ndim == 2 else choices != -1
-    return taken
+def has_choice(choices: npt.NDArray[Any]) -> BoolArray:
+    """Return True for active actors, with a choice that is no placeholder, (actors,) bool."""
+    active: BoolArray = ~np.isnan(choices).all(axis=1) if choices.ndim == 2 else choices != -1
+    return active
 
 
-def masks_after(
+def masks_given_choices(
     masks: Mapping[ActionName, VecActionMask], choices: Mapping[ActionName, Ragged]
 ) -> dict[ActionName, VecActionMask]:
-    """Return masks of all actors, with what was legal after the choices that were made before.
+    """Return the masks of all actors given the choices of their parent actions.
 
-    They depend on no action. Those of actors who do not take an action have no meaning.
+    The masks have no parents. Rows of inactive actors are meaningless.
 
     Args:
         masks: by action, of B frames.
         choices: of all actors.
     """
-    found = dict(masks)
+    all_masks = dict(masks)
     for name, mask in masks.items():
         if mask.after is not None:
-            taken, label = takers(mask, choices[mask.after.action])
-            found[name] = mask.keep(np.ones_like(taken), label)
-    return found
+            active, label = active_actors(mask, choices[mask.after.action])
+            all_masks[name] = mask.keep(np.ones_like(active), label)
+    return all_masks
 
 
-def spread(space: ActionSpace, choices: Ragged, taken: BoolArray, lengths: IntArray) -> Ragged:
-    """Return choices of all actors of a dependent action: -1, or NaN, of those who do not take it.
+def spread(space: ActionSpace, choices: Ragged, active: BoolArray, lengths: IntArray) -> Ragged:
+    """Scatter the choices of active actors to all actors; inactive ones get -1, or NaN.
 
     Args:
         space: of the action.
-        choices: of those who do.
-        taken: (actors,) bool, who does.
-        lengths: (B,) the actors of each frame.
+        choices: of the active actors.
+        active: (actors,) bool, True for active actors.
+        lengths: (B,) number of actors of each frame.
     """
-    rows = np.full((len(taken), *space.choice_columns), nothing_of(space), space.choice_dtype)
-    rows[taken] = choices.values
+    rows = np.full((len(active), *space.choice_columns), inactive_choice(space), space.choice_dtype)
+    rows[active] = choices.values
     return Ragged(rows, lengths)
 
 
@@ -254,12 +252,15 @@ def choose_parts(
     action_space: ActionSpaces,
     choose: Callable[[ActionName, VecActionMask], Ragged],
 ) -> Choices:
-    """Let actors choose action by action, dependent ones given what was chosen before.
+    """Choose actions autoregressively, each given the choices of its parent.
 
     Args:
         masks: by action, of B frames.
         action_space: the actions.
-        choose: returns legal choices of all actors of a mask that depends on nothing.
+        choose: returns legal choices for all actors of a mask without a parent.
+
+    Returns:
+        By action, the choices of all actors.
     """
     chosen: Choices = {}
     for name in parents_first(action_space):
@@ -267,97 +268,97 @@ def choose_parts(
         if mask.after is None:
             chosen[name] = choose(name, mask)
             continue
-        part, taken = narrowed(mask, chosen[mask.after.action])
-        rows = choose(name, part)
-        chosen[name] = spread(action_space[name], rows, taken, mask.actors.lengths)
+        active_mask, active = mask_given_parent(mask, chosen[mask.after.action])
+        rows = choose(name, active_mask)
+        chosen[name] = spread(action_space[name], rows, active, mask.actors.lengths)
     return {name: chosen[name] for name in action_space}
 
 
-def places_among(actors: Ragged, others: Ragged) -> IntArray:
-    """Return the number of each actor among others of its frame, -1 for one who is not there."""
-    most = 1 + max(int(rows.values.max(initial=0)) for rows in (actors, others))
-    own, theirs = (
-        np.repeat(np.arange(len(rows)), rows.lengths) * most + rows.values
-        for rows in (actors, others)
+def positions_among(actors: Ragged, candidates: Ragged) -> IntArray:
+    """Return the index of each actor among the candidates of its frame, -1 if it is missing."""
+    stride = 1 + max(int(rows.values.max(initial=0)) for rows in (actors, candidates))
+    queries, keys = (
+        np.repeat(np.arange(len(rows)), rows.lengths) * stride + rows.values
+        for rows in (actors, candidates)
     )
-    order = np.argsort(theirs)
-    if len(theirs) == 0:
-        return np.full(len(own), -1)
-    found = order[np.searchsorted(theirs, own, sorter=order).clip(max=len(theirs) - 1)]
-    first = np.repeat(others.starts, actors.lengths)
-    places: IntArray = np.where(theirs[found] == own, found - first, -1)
-    return places
+    order = np.argsort(keys)
+    if len(keys) == 0:
+        return np.full(len(queries), -1)
+    matches = order[np.searchsorted(keys, queries, sorter=order).clip(max=len(keys) - 1)]
+    first = np.repeat(candidates.starts, actors.lengths)
+    positions: IntArray = np.where(keys[matches] == queries, matches - first, -1)
+    return positions
 
 
 def after_of(action_space: ActionSpaces, name: ActionName, rows: Ragged) -> After | None:
-    """Return the action before a dependent one, with the places of actors; None if there is none.
+    """Return the link to the parent of an action, None without a parent.
 
     Args:
         action_space: the actions.
         name: of the action.
         rows: int64 (actors,) per frame, as in `After`.
     """
-    before = action_space[name].after
-    if before is None:
+    parent = action_space[name].after
+    if parent is None:
         return None
-    labels = action_space[before].labels
-    return After(before, rows, [labels.index(label) for label in action_space[name].when])
+    labels = action_space[parent].labels
+    return After(parent, rows, [labels.index(label) for label in action_space[name].when])
 
 
-def check_linked(
+def check_parent_links(
     masks: Mapping[ActionName, VecActionMask], action_space: ActionSpaces, where: str = ""
 ) -> None:
-    """Raise unless masks are as `link` returns them.
+    """Check that masks are as `link_to_parents` returns them.
 
     Args:
-        masks: by action, each of which fits its space.
+        masks: by action, valid for their spaces.
         action_space: the actions.
         where: the beginning of messages.
 
     Raises:
         InvalidObservation: names the action.
     """
-    for name, mask in link(masks, action_space).items():
-        given = masks[name]
-        if mask is given:
+    for name, mask in link_to_parents(masks, action_space).items():
+        actual = masks[name]
+        if mask is actual:
             continue
         columns = action_space[name].mask_columns
-        rows = [(given.actors, mask.actors), (given.full_mask(columns), mask.full_mask(columns))]
-        if given.after is not None and mask.after is not None:
-            rows.append((given.after.rows, mask.after.rows))
+        rows = [(actual.actors, mask.actors), (actual.full_mask(columns), mask.full_mask(columns))]
+        if actual.after is not None and mask.after is not None:
+            rows.append((actual.after.rows, mask.after.rows))
         fits = all(
             np.array_equal(one.values, other.values) and np.array_equal(one.lengths, other.lengths)
             for one, other in rows
         )
-        expected = "actors and choices that something legal follows, in the places of the actors"
+        expected = "rows that match the parent action, and choices with a legal continuation"
         expect(fits, f"{where}actions[{name!r}]", expected, "others")
 
 
 def _with_after(
-    mask: VecActionMask, action_space: ActionSpaces, name: ActionName, found: IntArray
+    mask: VecActionMask, action_space: ActionSpaces, name: ActionName, positions: IntArray
 ) -> VecActionMask:
-    """Return the mask of those who are among the actors of the action before, with their places."""
-    after = after_of(action_space, name, Ragged(found, mask.actors.lengths))
+    """Return the mask linked to its parent action, without actors that the parent lacks."""
+    after = after_of(action_space, name, Ragged(positions, mask.actors.lengths))
     linked = replace(mask, after=after)  # type: ignore[type-var]
-    return linked if (found >= 0).all() else linked.keep(found >= 0)
+    return linked if (positions >= 0).all() else linked.keep(positions >= 0)
 
 
-def _flat_rows(places: Ragged, others: Ragged) -> IntArray:
-    """Return the rows of the actors at some places of their frames."""
-    rows: IntArray = np.repeat(others.starts, places.lengths) + places.values
+def _flat_rows(positions: Ragged, parent_actors: Ragged) -> IntArray:
+    """Convert positions within frames to rows of all frames."""
+    rows: IntArray = np.repeat(parent_actors.starts, positions.lengths) + positions.values
     return rows
 
 
-def _restricted(
+def _mask_dead_ends(
     mask: VecActionMask, columns: tuple[int, ...], table: BoolArray, when: list[int]
 ) -> VecActionMask:
-    """Return a mask without the choices that nothing can follow.
+    """Mask the choices of a parent action that have no legal continuation.
 
     Args:
-        mask: of an action that others depend on.
+        mask: of the parent action.
         columns: `ActionSpace.mask_columns`.
-        table: (actors, labels) bool, True where something is legal after a label of `when`.
-        when: the labels, by their number; all choices if empty.
+        table: (actors, labels) bool, True where the child action has a legal choice.
+        when: indices of these labels; all choices if empty.
     """
     full = mask.full_mask(columns)
     if mask.actees is not None:
@@ -366,25 +367,25 @@ def _restricted(
     else:
         allowed = full.values.copy()
         by_label = allowed.reshape(len(table), mask.labels, *columns)
-        of_labels = when or slice(None)
-        by_label[:, :, of_labels] &= table[:, None]
+        label_columns = when or slice(None)
+        by_label[:, :, label_columns] &= table[:, None]
     return replace(mask, mask=Ragged(allowed, full.lengths))  # type: ignore[type-var]
 
 
-def _reached(mask: VecActionMask, when: list[int], opens: BoolArray) -> BoolArray:
-    """Return which labels each actor may choose, after those before that it may choose.
+def _reachable_labels(mask: VecActionMask, when: list[int], allowed_after: BoolArray) -> BoolArray:
+    """Return the labels of a parent action that each actor can reach.
 
     Args:
-        mask: of an action that others depend on.
-        when: the labels, by their number; all choices if empty.
-        opens: (actors, labels) bool, labels of the action before that an actor may choose.
+        mask: of the parent action.
+        when: indices of labels; all choices if empty.
+        allowed_after: (actors, labels) bool, reachable labels of the parent's own parent.
 
     Returns:
         (actors, when) bool; (actors, 1), for any choice, if `when` is empty.
     """
     if not when:
-        return np.asarray((mask.legal_by_label() & opens).any(axis=1, keepdims=True))
+        return np.asarray((mask.legal_by_label() & allowed_after).any(axis=1, keepdims=True))
     if mask.mask is None:
-        return np.repeat(opens.any(axis=1, keepdims=True), len(when), axis=1)
-    by_label = mask.mask.values.reshape(*opens.shape, mask.mask.values.shape[1])[:, :, when]
-    return np.asarray((by_label & opens[:, :, None]).any(axis=1))
+        return np.repeat(allowed_after.any(axis=1, keepdims=True), len(when), axis=1)
+    by_label = mask.mask.values.reshape(*allowed_after.shape, mask.mask.values.shape[1])[:, :, when]
+    return np.asarray((by_label & allowed_after[:, :, None]).any(axis=1))

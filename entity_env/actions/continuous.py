@@ -1,4 +1,4 @@
-"""The kinds of actions whose actors choose numbers within bounds."""
+"""Continuous action spaces: float components within bounds."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,38 +35,38 @@ from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecActionMask, VecContinuousActionMask
 
 _Z_OF_95 = 1.6448536269514722
-"""The number below which are 95% of the standard normal distribution."""
+"""The 95% quantile of the standard normal distribution."""
 
 
 @cache
-def _gaussian_places() -> tuple[FloatArray, ...]:
-    """Return weights of 20 Gauss-Hermite nodes; these and the ends of the 90% range; their shares.
+def _gauss_hermite_points() -> tuple[FloatArray, ...]:
+    """Return weights and nodes of Gauss-Hermite quadrature, with the ends of the 90% interval.
 
     Returns:
-        (20, 1, 1) weights that add up to 1; (22, 1, 1) numbers of the standard normal distribution;
-        and (22, 1, 1), the shares of it below them.
+        (20, 1, 1) weights that sum to 1; (22, 1, 1) points of the standard normal distribution: 20
+        nodes, then the 5% and 95% quantiles; and (22, 1, 1), the normal CDF at these points.
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(20)  # type: ignore[no-untyped-call]
-    places = np.array([*nodes, -_Z_OF_95, _Z_OF_95])
-    shares = np.array([0.5 + 0.5 * math.erf(z / math.sqrt(2)) for z in places])
-    return tuple(x[:, None, None] for x in (weights / weights.sum(), places, shares))
+    points = np.array([*nodes, -_Z_OF_95, _Z_OF_95])
+    cdf = np.array([0.5 + 0.5 * math.erf(z / math.sqrt(2)) for z in points])
+    return tuple(x[:, None, None] for x in (weights / weights.sum(), points, cdf))
 
 
 @dataclass(init=False, repr=False)
 class _ContinuousActionSpace(ActionSpace):
-    """Base class of the kinds whose actors choose numbers.
+    """Base class of continuous action spaces.
 
     Args:
-        components: the smallest and largest number of each component by name, both finite or both
-            infinite; or the names alone, with the bounds in `low` and `high`.
-        low: the smallest number of each component.
-        high: the largest number of each component.
+        components: (low, high) by name of the component, both finite or both infinite; or only the
+            names, with bounds in `low` and `high`.
+        low: the lower bound of each component.
+        high: the upper bound of each component.
         after: as in `ActionSpace`.
         when: likewise.
 
     Raises:
-        InvalidSpace: names the component; a bound is missing, not a number, half-infinite or above
-            the other one.
+        InvalidSpace: bounds of a component are missing, not numbers, in the wrong order, or only
+            one of them is infinite.
     """
 
     index_to_component: list[str]
@@ -93,22 +93,22 @@ class _ContinuousActionSpace(ActionSpace):
         else:
             count, counts = len(names), (len(low or ()), len(high or ()))
             if counts != (count, count):
-                expected = f"as many bounds in low and high as {count} names"
+                expected = f"{count} bounds in low and in high, one per name"
                 raise InvalidSpace(f"{what}: expected {expected}, got {counts[0]} and {counts[1]}")
             pairs = list(zip(low or (), high or (), strict=True))
         if not names or not all(isinstance(name, str) for name in names):
             got = short_repr(names)
             raise InvalidSpace(f"{what}: expected names of at least one component, got {got}")
         check_unique(what, names)
-        bounds = [_checked(f"{what}[{n!r}]", pair) for n, pair in zip(names, pairs, strict=True)]
+        bounds = [_bounds_of(f"{what}[{n!r}]", pair) for n, pair in zip(names, pairs, strict=True)]
         self.index_to_component = [str.__str__(name) for name in names]
         self.low, self.high = [x for x, _ in bounds], [x for _, x in bounds]
         self.after, self.when = after, [*(when or ())]
         super().__post_init__()
 
     def __repr__(self) -> str:
-        named = self.bounds_by_name().items()
-        bounds = ", ".join(f"{name!r}: ({low:g}, {high:g})" for name, (low, high) in named)
+        bounds_by_name = self.bounds_by_name().items()
+        bounds = ", ".join(f"{name!r}: ({low:g}, {high:g})" for name, (low, high) in bounds_by_name)
         return f"{type(self).__name__}({{{bounds}}})"
 
     def __len__(self) -> int:
@@ -116,47 +116,47 @@ class _ContinuousActionSpace(ActionSpace):
 
     @property
     def components(self) -> list[str]:
-        """The names of the numbers that an actor chooses."""
+        """The names of the components."""
         return self.index_to_component
 
     def bounds_by_name(self) -> dict[str, tuple[float, float]]:
-        """Return the smallest and largest number of each component."""
+        """Return the lower and upper bound of each component."""
         bounds = zip(self.low, self.high, strict=True)
         return dict(zip(self.index_to_component, bounds, strict=True))
 
     @property
     def choice_columns(self) -> tuple[int, ...]:
-        """One column for each component."""
+        """One column per component."""
         return (len(self),)
 
     @property
     def mask_columns(self) -> tuple[int, ...]:
-        """One column for each component, of both bounds."""
+        """One column per component, of each bound."""
         return (len(self),)
 
     def num_choices(self, action: Actors) -> IntArray:
-        """Raise, as numbers are no list of choices.
+        """Raise TypeError, as continuous actions have no list of choices.
 
         Raises:
             TypeError: always.
         """
-        raise TypeError(f"{type(self).__name__}: expected a kind whose choices are a list")
+        raise TypeError(f"{type(self).__name__}: continuous actions have no list of choices")
 
     def num_parameters(self, action: Actors) -> IntArray:
-        """Return two numbers for each component: mean and logarithm of the deviation."""
+        """Return twice the number of components: mean and log standard deviation of each."""
         return np.full(int(np.add.reduce(action.actors.lengths)), 2 * len(self))
 
     def renamed(self, labels: Mapping[str, str]) -> Self:
-        """Return the space with other names for its components."""
+        """Return the space with renamed components."""
         return replace(self, index_to_component=[labels[name] for name in self.index_to_component])
 
     # -- Choices of batches ------------------------------------------------------------------------
 
     def as_choices(self, value: Any) -> Ragged:
-        """Return numbers that `VecEnv.act` takes, float32 (actors, components) per frame.
+        """Convert an argument of `VecEnv.act` to float32 (actors, components) per frame.
 
         Raises:
-            InvalidAction: they are no numbers, or of another number of components.
+            InvalidAction: the dtype is not numeric, or the number of components is wrong.
         """
         rows = from_ragged_buffer(value)
         if rows.values.dtype.kind not in "fiu" or rows.values.shape[1:] != self.choice_columns:
@@ -168,7 +168,7 @@ class _ContinuousActionSpace(ActionSpace):
     def illegal_choice(
         self, choices: npt.NDArray[Any], mask: VecActionMask
     ) -> tuple[int, str] | None:
-        """Return the first actor with a number beyond its bounds or without a value, and this."""
+        """Return the row and description of the first illegal value, None if all are legal."""
         assert isinstance(mask, VecContinuousActionMask)
         low, high = mask.low.values, mask.high.values
         legal = (choices >= low) & (choices <= high) & np.isfinite(choices)
@@ -180,13 +180,13 @@ class _ContinuousActionSpace(ActionSpace):
         return row, f"{name}={choices[row, column]:g}, which is not from {range_},"
 
     def first_choices(self, mask: VecActionMask) -> Ragged:
-        """Return the smallest numbers; 0 without bounds."""
+        """Return the lower bounds; 0 for unbounded components."""
         assert isinstance(mask, VecContinuousActionMask)
         low = mask.low.values
         return Ragged(np.where(np.isfinite(low), low, np.float32(0)), mask.actors.lengths)
 
     def random_choices(self, mask: VecActionMask, rng: np.random.Generator) -> Ragged:
-        """Return uniformly random numbers; of the standard normal distribution without bounds."""
+        """Sample uniformly within bounds; unbounded components are standard normal."""
         assert isinstance(mask, VecContinuousActionMask)
         low, high = mask.low.values, mask.high.values
         is_bounded = np.isfinite(low)
@@ -197,7 +197,7 @@ class _ContinuousActionSpace(ActionSpace):
         return Ragged(np.clip(numbers.astype(np.float32), low, high), mask.actors.lengths)
 
     def check_mask(self, mask: VecActionMask, what: str, exact: bool) -> None:
-        """Raise if the bounds of a batched mask do not fit its actors, or the space."""
+        """Check that the bounds of a batched mask match its actors and the space."""
         assert isinstance(mask, VecContinuousActionMask)
         num_frames = len(mask.actors.lengths)
         for name, rows in (("low", mask.low), ("high", mask.high)):
@@ -207,22 +207,22 @@ class _ContinuousActionSpace(ActionSpace):
             expect(same, at, f"{mask.actors.lengths.tolist()} rows", rows.lengths)
         self._check_bounds(mask.low.values, mask.high.values, what)
 
-    # -- Choices of people, and what they are shown ------------------------------------------------
+    # -- Choices as text, and statistics to display ------------------------------------------------
 
     def typed(self, words: Sequence[str]) -> list[float]:
-        """Return the numbers that a person typed: `steer=0.5 gas=1`, of one component `0.5`.
+        """Parse typed values: `steer=0.5 gas=1`, or `0.5` for a single component.
 
         Raises:
-            ValueError: they are not one number of each component.
+            ValueError: there is not exactly one number per component.
         """
         names = self.index_to_component
         pairs = [word.rpartition("=") for word in words]
         if len(names) == len(words) == 1 and not pairs[0][1]:
             pairs = [(names[0], "=", words[0])]
         try:
-            given = {name: float(number) for name, _, number in pairs}
+            values = {name: float(number) for name, _, number in pairs}
             if len(pairs) == len(names):
-                return [given[name] for name in names]
+                return [values[name] for name in names]
         except (KeyError, ValueError):
             pass
         expected = " ".join(f"{name}=NUMBER" for name in names)
@@ -230,64 +230,65 @@ class _ContinuousActionSpace(ActionSpace):
         raise ValueError(f"expected {expected}, got {got}")
 
     def choice_of(self, value: Any, mask: VecActionMask) -> Any:
-        """Return the numbers of one actor, (components,) float32.
+        """Validate the values of one actor, and convert them to (components,) float32.
 
         Raises:
-            ValueError: they are no numbers within the bounds of this actor.
+            ValueError: a value is not a number within the bounds of the actor.
         """
         are_numbers = isinstance(value, list) and all(type(x) in (int, float) for x in value)
         if not are_numbers or len(value) != len(self):
             raise ValueError(f"expected {len(self)} numbers, got {short_repr(value)}")
         numbers = _float32(value)
-        if (wrong := self.illegal_choice(numbers[None], mask)) is not None:
-            raise ValueError(f"expected numbers within their bounds, got {wrong[1].rstrip(',')}")
+        if (illegal := self.illegal_choice(numbers[None], mask)) is not None:
+            raise ValueError(f"expected numbers within their bounds, got {illegal[1].rstrip(',')}")
         return numbers
 
     def text_of(self, choice: Any, names: Sequence[str]) -> str:
-        """Return numbers as people read and type them."""
-        shown = zip(self.index_to_component, np.asarray(choice).tolist(), strict=True)
-        return " ".join(f"{name}={number:.6g}" for name, number in shown)
+        """Format values as `typed` parses them."""
+        values = zip(self.index_to_component, np.asarray(choice).tolist(), strict=True)
+        return " ".join(f"{name}={number:.6g}" for name, number in values)
 
     def shown(
         self, parameters: npt.NDArray[Any], action: Actors, chosen: npt.NDArray[Any]
     ) -> Float32Array:
-        """Return mean, deviation and 90% range of each number, in units of the environment.
+        """Return statistics of action distributions to display, in units of the environment.
 
         Args:
-            parameters: means and logarithms of deviations, as recordings have them.
+            parameters: recorded means and log standard deviations, before the sigmoid.
             action: the actors, with their bounds.
-            chosen: the numbers of each.
+            chosen: their values.
 
         Returns:
-            (actors, 4 * components) float32: of one component after the other the mean, the
-            standard deviation, and the numbers below which are 5% and 95% of all draws. NaN for
-            actors who do not take a dependent action.
+            (actors, 4 * components) float32: for each component the mean, the standard deviation,
+            and the 5% and 95% quantiles. NaN for inactive actors.
         """
+        # (actors, 2 * components) -> (actors, 2, components) -> 2 x (actors, components)
         shape = len(chosen), 2, len(self)
         mean, log_std = parameters.reshape(shape).astype(np.float64).swapaxes(0, 1)
         low, high = np.asarray(action.bounds.values).astype(np.float64).swapaxes(0, 1)
         is_bounded, is_uniform = np.isfinite(low), log_std == math.inf
         start, end = np.where(is_bounded, low, 0), np.where(is_bounded, high, 0)
 
-        # The numbers at some places of the Gaussian, (places, actors, components)
-        weights, places, shares = _gaussian_places()
-        drawn = mean + np.exp(np.where(is_uniform, 0, log_std)) * places
-        share = np.where(is_uniform, shares, 1 / (1 + np.exp(-np.clip(drawn, -500, 500))))
+        # x = low + (high - low) * sigmoid(mean + std * z), or mean + std * z without bounds:
+        # (points, actors, components)
+        weights, points, cdf = _gauss_hermite_points()
+        drawn = mean + np.exp(np.where(is_uniform, 0, log_std)) * points
+        share = np.where(is_uniform, cdf, 1 / (1 + np.exp(-np.clip(drawn, -500, 500))))
         numbers = np.where(is_bounded, start * (1 - share) + end * share, drawn)
 
-        # Mean and deviation, by Gauss-Hermite quadrature
+        # Mean and standard deviation, by Gauss-Hermite quadrature
         at_nodes = numbers[:-2]
         average = (weights * at_nodes).sum(axis=0)
         deviation = np.sqrt((weights * (at_nodes - average) ** 2).sum(axis=0))
-        shown: Float32Array = np.stack([average, deviation, *numbers[-2:]], axis=2).astype(
+        displayed: Float32Array = np.stack([average, deviation, *numbers[-2:]], axis=2).astype(
             np.float32
         )
-        shown = shown.reshape(len(chosen), 4 * len(self))
-        shown[np.isnan(chosen).any(axis=1)] = np.nan
-        return shown
+        displayed = displayed.reshape(len(chosen), 4 * len(self))
+        displayed[np.isnan(chosen).any(axis=1)] = np.nan
+        return displayed
 
     def certain(self, chosen: Ragged, mask: VecActionMask) -> Probabilities:
-        """Return None for each frame, as numbers have no probabilities."""
+        """Return None for each frame, as continuous actions have no list of probabilities."""
         return [None] * len(chosen)
 
     # -- Masks of frames ---------------------------------------------------------------------------
@@ -295,14 +296,14 @@ class _ContinuousActionSpace(ActionSpace):
     def _batched(
         self, actors: Ragged, lows: Sequence[Any], highs: Sequence[Any], name: ActionName
     ) -> VecContinuousActionMask:
-        """Return the batched mask of actors, with the bounds that their frames give, or None."""
+        """Batch the bounds of actors; None in `lows` or `highs` means the bounds of the space."""
         default = np.repeat(_float32([self.low, self.high])[:, None], len(actors.values), axis=1)
         low, high = Ragged(default[0], actors.lengths), Ragged(default[1], actors.lengths)
         if all_none(lows) and all_none(highs):
             return VecContinuousActionMask(actors, low, high)
-        for field, rows, given in (("low", low.values, lows), ("high", high.values, highs)):
+        for field, rows, bounds in (("low", low.values, lows), ("high", high.values, highs)):
             for i, (value, start, n) in enumerate(
-                zip(given, actors.starts.tolist(), actors.lengths.tolist(), strict=True)
+                zip(bounds, actors.starts.tolist(), actors.lengths.tolist(), strict=True)
             ):
                 if value is not None and (n or np.size(value)):
                     what = f"actions[{name!r}].{field}"
@@ -313,16 +314,16 @@ class _ContinuousActionSpace(ActionSpace):
     def _check_bounds(
         self, low: Float32Array, high: Float32Array, what: str, lengths: IntArray | None = None
     ) -> None:
-        """Raise unless bounds are ordered, of one kind, and within those of the space.
+        """Check that bounds are in order, both finite or infinite, and within the space.
 
         Args:
             low: (actors, components).
             high: likewise.
             what: the field, for messages.
-            lengths: (B,) actors of each frame, to name the environment.
+            lengths: (B,) number of actors of each frame, to name the environment.
 
         Raises:
-            InvalidObservation: names environment and component.
+            InvalidObservation: names the environment and component.
         """
         within = (low >= _float32(self.low)) & (high <= _float32(self.high)) & (low <= high)
         fits = within & (np.isfinite(low) == np.isfinite(high))
@@ -341,7 +342,7 @@ class _ContinuousActionSpace(ActionSpace):
     def _random_bounds(
         self, actors: int, rng: np.random.Generator
     ) -> tuple[Float32Array, Float32Array]:
-        """Return random bounds within those of the space; some of them are equal."""
+        """Sample bounds within the space; some of them are equal."""
         low, high = (
             np.broadcast_to(_float32(x), (actors, len(self))) for x in (self.low, self.high)
         )
@@ -354,8 +355,8 @@ class _ContinuousActionSpace(ActionSpace):
             np.where(is_bounded, start + size * share, x)
             for share, x in zip(shares, (low, high), strict=True)
         ]
-        least, most = (np.clip(x.astype(np.float32), low, high) for x in narrow)
-        return least, most
+        lowest, highest = (np.clip(x.astype(np.float32), low, high) for x in narrow)
+        return lowest, highest
 
     def _values_of(
         self,
@@ -364,12 +365,12 @@ class _ContinuousActionSpace(ActionSpace):
         low: Float32Array,
         high: Float32Array,
     ) -> Float32Array:
-        """Return the numbers of the actors of a frame, (actors, components).
+        """Return the values of the actors of a frame, (actors, components) float32.
 
         Raises:
-            InvalidAction: it is no such action, or numbers are missing or beyond their bounds.
+            InvalidAction: the type of the action is wrong, or values are missing or out of bounds.
         """
-        given = self._chosen_by(action, actors)
+        values = self._choices_by_actor(action, actors)
         if not actors:
             return np.zeros((0, len(self)), np.float32)
         names = list(getattr(action, "names", self.index_to_component))
@@ -377,9 +378,9 @@ class _ContinuousActionSpace(ActionSpace):
             raise InvalidAction(f": expected {self.index_to_component}, got {short_repr(names)}")
         columns = [names.index(name) for name in self.index_to_component]
         try:
-            rows = np.array([given[actor] for actor in actors], dtype=np.float32)[:, columns]
+            rows = np.array([values[actor] for actor in actors], dtype=np.float32)[:, columns]
         except (TypeError, ValueError, IndexError) as error:
-            raise InvalidAction(f": expected {len(self)} numbers of each actor: {error}") from None
+            raise InvalidAction(f": expected {len(self)} numbers per actor: {error}") from None
         legal = (rows >= low) & (rows <= high) & np.isfinite(rows)
         if not legal.all():
             row, column = np.argwhere(~legal)[0].tolist()
@@ -399,14 +400,14 @@ class _ContinuousActionSpace(ActionSpace):
         obs: Sequence[Observation],
         obs_space: ObsSpace,
     ) -> Ragged:
-        """Return the numbers of the action of each environment: the inverse of `decode`.
+        """Convert the actions of environments to values: the inverse of `decode`.
 
         Returns:
-            float32 (actors, components) per frame, within their bounds.
+            float32 (actors, components) per frame, within bounds.
         """
         assert isinstance(mask, VecContinuousActionMask)
-        named = self._actors_and_choices(name, mask, obs, obs_space)
-        frames = zip(actions, named, mask.low.of_frames(), mask.high.of_frames(), strict=True)
+        pairs = self._actors_and_choices(name, mask, obs, obs_space)
+        frames = zip(actions, pairs, mask.low.of_frames(), mask.high.of_frames(), strict=True)
         rows = [np.zeros((0, len(self)), np.float32)]
         for i, (action, (actors, _), low, high) in enumerate(frames):
             try:
@@ -420,7 +421,7 @@ class _ContinuousActionSpace(ActionSpace):
     def unbatch_mask(
         self, mask: VecActionMask, ids: Sequence[Sequence[EntityID]]
     ) -> list[ActionMask | None]:
-        """Return the mask of each frame: its actors by id, and their bounds."""
+        """Split a batched mask into the masks of frames, with ids of actors and their bounds."""
         assert isinstance(mask, VecContinuousActionMask)
         actors = mask.actors.of_frames()
         frames = zip(ids, actors, mask.low.of_frames(), mask.high.of_frames(), strict=True)
@@ -430,16 +431,16 @@ class _ContinuousActionSpace(ActionSpace):
         ]
 
     def _bounded(self, actors: IDs, low: Float32Array, high: Float32Array) -> ActionMask:
-        """Return the mask of a frame, of (actors, components) bounds."""
+        """Create the mask of a frame from (actors, components) bounds."""
         raise NotImplementedError
 
 
-_NOBODY = ContinuousActionMask(actor_ids=())
-"""Stands for the masks of frames that do not offer an action."""
+_NO_ACTORS = ContinuousActionMask(actor_ids=())
+"""Mask of frames in which an action is not available."""
 
 
 class ContinuousActionSpace(_ContinuousActionSpace):
-    """Each actor chooses several numbers."""
+    """Each actor chooses a value per component."""
 
     kind = "continuous"
     mask_type = ContinuousActionMask
@@ -447,7 +448,7 @@ class ContinuousActionSpace(_ContinuousActionSpace):
 
     def batch_mask(self, frames: Frames, name: ActionName) -> VecContinuousActionMask:
         """Batch the masks of B frames."""
-        masks = self._masks_of(frames, name, _NOBODY)
+        masks = self._masks_of(frames, name, _NO_ACTORS)
         actors = frames.actors_of(masks, f"actions[{name!r}] actors")
         return self._batched(actors, [m.low for m in masks], [m.high for m in masks], name)
 
@@ -461,8 +462,8 @@ class ContinuousActionSpace(_ContinuousActionSpace):
         probs: Probabilities,
     ) -> Iterator[Action | None]:
         """Yield the action of each environment."""
-        named = self._actors_and_choices(name, mask, obs, obs_space)
-        for o, (actors, _), values in zip(obs, named, choices.of_frames(), strict=True):
+        pairs = self._actors_and_choices(name, mask, obs, obs_space)
+        for o, (actors, _), values in zip(obs, pairs, choices.of_frames(), strict=True):
             offered, names = name in o.actions, [*self.index_to_component]
             yield ContinuousAction(actors, values, names) if offered else None
 
@@ -476,12 +477,12 @@ class ContinuousActionSpace(_ContinuousActionSpace):
     def _actors_and_choices(
         self, name: ActionName, mask: VecActionMask, obs: Sequence[Observation], obs_space: ObsSpace
     ) -> Iterable[tuple[Sequence[EntityID], Sequence[EntityID]]]:
-        masks: list[Any] = [o.actions.get(name, _NOBODY) for o in obs]
+        masks: list[Any] = [o.actions.get(name, _NO_ACTORS) for o in obs]
         return ((ids, ()) for ids in ids_of_actors(obs, obs_space, masks, mask.actors))
 
 
 class GlobalContinuousActionSpace(_ContinuousActionSpace):
-    """The frame as a whole chooses several numbers."""
+    """One value per component and frame, without an acting entity."""
 
     kind = "global continuous"
     mask_type = GlobalContinuousActionMask
@@ -489,7 +490,7 @@ class GlobalContinuousActionSpace(_ContinuousActionSpace):
     is_global = True
 
     def batch_mask(self, frames: Frames, name: ActionName) -> VecContinuousActionMask:
-        """Batch the masks of B frames; the actor stands behind all entities."""
+        """Batch the masks of B frames; the actor is the global entity, the last of a frame."""
         masks = self._masks_of(frames, name, None)
         actors = frames.global_actors(masks)
         lows = [None if m is None or m.low is None else [m.low] for m in masks]
@@ -505,11 +506,11 @@ class GlobalContinuousActionSpace(_ContinuousActionSpace):
         obs_space: ObsSpace,
         probs: Probabilities,
     ) -> Iterator[Action | None]:
-        """Yield the action of each environment; None where it is not offered."""
-        left = iter(choices.values)
+        """Yield the action of each environment; None where it is not available."""
+        remaining = iter(choices.values)
         for acts in mask.actors.lengths.tolist():
             names = [*self.index_to_component]
-            yield GlobalContinuousAction(next(left), names) if acts else None
+            yield GlobalContinuousAction(next(remaining), names) if acts else None
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask with random bounds."""
@@ -519,11 +520,12 @@ class GlobalContinuousActionSpace(_ContinuousActionSpace):
         return GlobalContinuousActionMask(low=low[0], high=high[0])
 
 
-def _checked(what: str, pair: Any) -> tuple[float, float]:
-    """Return the bounds of a component as numbers.
+def _bounds_of(what: str, pair: Any) -> tuple[float, float]:
+    """Validate the bounds of a component.
 
     Raises:
-        InvalidSpace: they are not two numbers in order, both finite or both infinite, as float32.
+        InvalidSpace: the bounds are not two numbers in order, both finite or both infinite in
+            float32.
     """
     try:
         low, high = map(float, pair)
@@ -532,7 +534,7 @@ def _checked(what: str, pair: Any) -> tuple[float, float]:
     start, end = _float32([low, high]).tolist()
     are_finite = math.isfinite(start) and math.isfinite(end)
     if not (start < end and (are_finite or (low, high) == (-math.inf, math.inf))):
-        expected = "a smallest and a larger number, both finite or both infinite"
+        expected = "low < high, both finite or both infinite"
         raise InvalidSpace(f"{what}: expected {expected}, got {short_repr(pair)}")
     return low, high
 

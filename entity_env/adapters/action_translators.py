@@ -1,6 +1,6 @@
 """Translators between entity actions and the components of Gymnasium actions.
 
-The components of an action are the discrete choices and the numbers of each `Box` in it.
+Each discrete choice and each `Box` of a Gymnasium action is one component.
 """
 
 from abc import ABC, abstractmethod
@@ -42,46 +42,46 @@ with needs_extra():
     from gymnasium import spaces
 
 Masks: TypeAlias = Sequence[BoolArray | None]
-"""For each component of an action (choices,) bool, None where everything is allowed."""
+"""For each component of an action, (choices,) bool; None if all choices are allowed."""
 
 
 class Component(NamedTuple):
-    """One discrete choice, or one Box of numbers, within an action."""
+    """One discrete choice or one `Box` of a Gymnasium action."""
 
     path: str  # in the action
     num_choices: int  # 0 for a Box
-    start: int = 0  # the number of the first choice
-    box: spaces.Box | None = None  # the space of a Box
-    slot: int = 0  # the position among all components of the action
+    start: int = 0  # number of the first choice
+    box: spaces.Box | None = None
+    slot: int = 0  # position among all components of the action
 
 
 def components_of(space: Space) -> list[Component]:
-    """Return the components of an action, in the order of the space.
+    """Return the components of an action space, in order.
 
     Raises:
-        InvalidSpace: the action consists of something else.
+        InvalidSpace: a part is neither discrete nor a `Box`.
     """
-    found: list[Component] = []
+    components: list[Component] = []
     for path, _, leaf in leaves(space):
         if isinstance(leaf, spaces.Box):
-            found.append(Component(path, 0, box=leaf))
+            components.append(Component(path, 0, box=leaf))
         elif isinstance(leaf, spaces.MultiBinary):
-            found += [Component(one, 2) for one in element_paths(leaf.shape, path)]
+            components += [Component(one, 2) for one in element_paths(leaf.shape, path)]
         elif isinstance(leaf, DISCRETE):
-            found += map(Component, element_paths(leaf.shape, path), *choices(leaf))
+            components += map(Component, element_paths(leaf.shape, path), *choices(leaf))
         else:
             raise InvalidSpace(
                 f"action {path!r}: expected Discrete, MultiDiscrete, MultiBinary, Box or a Dict or "
                 f"Tuple of them, got {leaf}; wrap the environment so that it takes one of these"
             )
-    return [component._replace(slot=slot) for slot, component in enumerate(found)]
+    return [component._replace(slot=slot) for slot, component in enumerate(components)]
 
 
 def labels_of(components: Sequence[Component], labels: Sequence[str]) -> Sequence[str]:
-    """Return the labels of an environment without those beyond the choices of its action.
+    """Select the labels of the available choices from the labels of an environment.
 
-    Label i is that of the number i. More labels than choices are those of an action of one
-    component, such as an enumeration of which a task uses the first members.
+    Label i belongs to number i. A single-component action may have fewer choices than there are
+    labels, such as a task that uses the first members of an enumeration.
     """
     if len(components) != 1 or not 0 < components[0].num_choices < len(labels):
         return labels
@@ -90,7 +90,7 @@ def labels_of(components: Sequence[Component], labels: Sequence[str]) -> Sequenc
 
 
 def build_action(space: Space, values: Iterator[Any]) -> Any:
-    """Return the action with these values of its components, in the order of the space."""
+    """Build a Gymnasium action from the values of its components, in the order of the space."""
     if isinstance(space, spaces.Dict):
         return {key: build_action(part, values) for key, part in children(space)}
     if isinstance(space, spaces.Tuple):
@@ -103,7 +103,7 @@ def build_action(space: Space, values: Iterator[Any]) -> Any:
 
 
 def _to_box(space: spaces.Box, value: Any) -> npt.NDArray[Any]:
-    # A copy, as environments may overwrite the values of a mapping.
+    # Copied, because environments may overwrite the values of a mapping.
     return np.array(value, dtype=space.dtype).reshape(space.shape)
 
 
@@ -111,13 +111,13 @@ def split_mask(space: Space, mask: Any, field: str) -> list[BoolArray | None]:
     """Split the mask of an action into the masks of its components.
 
     Args:
-        space: of the action.
-        mask: (choices,) for a `Discrete`; for several components their masks concatenated, or as
-            rows, or in a tuple; for a `Dict` or `Tuple` a mask by key. None allows everything.
-        field: the field with the mask, for messages.
+        space: action space.
+        mask: (choices,) for a `Discrete`; several components have concatenated masks, one row each,
+            or a tuple; a `Dict` or `Tuple` has a mask by key. None allows everything.
+        field: name of the mask, for messages.
 
     Returns:
-        For each component (choices,) bool, or None where everything is allowed.
+        For each component (choices,) bool, or None if all choices are allowed.
 
     Raises:
         InvalidObservation: the mask does not fit the action.
@@ -139,26 +139,26 @@ def split_mask(space: Space, mask: Any, field: str) -> list[BoolArray | None]:
         return [None] * len(counts) if mask is None else cut_mask(mask, counts, field)
     return [
         one
-        for (key, part), own in zip(parts, masks, strict=True)
-        for one in split_mask(part, own, join_path(field, key))
+        for (key, part), part_mask in zip(parts, masks, strict=True)
+        for one in split_mask(part, part_mask, join_path(field, key))
     ]
 
 
 def cut_mask(mask: Any, counts: Sequence[int], field: str) -> list[BoolArray | None]:
-    """Cut a mask into one for each component.
+    """Split a mask of several components by their numbers of choices.
 
     Args:
-        mask: 0 or 1 for each choice, in arrays or lists of any shape; in a list of the masks of
-            all components, None allows everything.
-        counts: (components,) the number of choices of each.
-        field: the field with the mask, for messages.
+        mask: 0 or 1 for each choice, in arrays or lists of any shape; in a list with one mask per
+            component, None allows everything.
+        counts: (components,) number of choices of each.
+        field: name of the mask, for messages.
 
     Raises:
-        InvalidObservation: the mask does not have this many choices.
+        InvalidObservation: the mask has another number of choices.
     """
     ends = list(accumulate(counts))
     if isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (sum(counts),):
-        flags = mask.copy()  # the most frequent kind, which needs no checks
+        flags = mask.copy()  # fast path for the most frequent format
     else:
         masks = _flatten(mask)
         is_one_each = len(masks) == len(counts)
@@ -180,52 +180,54 @@ def cut_mask(mask: Any, counts: Sequence[int], field: str) -> list[BoolArray | N
 
 
 def _flatten(mask: Any) -> list[Any]:
-    """Return the masks in nested lists; a list of numbers is one mask."""
+    """Flatten nested lists of masks; a list of numbers is one mask."""
     if not isinstance(mask, list | tuple) or not any(
         one is None or isinstance(one, list | tuple | np.ndarray) for one in mask
     ):
         return [mask]
-    return [one for nested in mask for one in _flatten(nested)]
+    return [one for item in mask for one in _flatten(item)]
 
 
 class JoinedFrames(NamedTuple):
-    """Frames of one or several agents, whose entities are joined in one observation."""
+    """Frames of one or several agents that share one observation."""
 
     frames: Sequence[Frame]
-    ids: Mapping[EntityName, Sequence[EntityID]]  # of entities not known by (type, row)
+    ids: Mapping[EntityName, Sequence[EntityID]]  # of types that are not identified by (type, row)
 
     def num_rows(self, name: EntityName) -> list[int]:
         """Return the number of entities of a type in each frame."""
         return [len(frame.rows[name]) for frame in self.frames]
 
-    def locate(self, name: EntityName, wanted: Sequence[Any]) -> list[tuple[int, int]]:
-        """Return the frame and the row in the field there of entities of a type, by their ids."""
-        places = [
+    def locate(self, name: EntityName, entities: Sequence[Any]) -> list[tuple[int, int]]:
+        """Return the frame index and row of each entity, by type and id."""
+        locations = [
             (i, row) for i, frame in enumerate(self.frames) for row in frame.rows[name].tolist()
         ]
         if name in self.ids:
-            place_of = dict(zip(self.ids[name], places, strict=True))
-            return [place_of[one] for one in wanted]
-        return [places[position] for _, position in wanted]
+            location_of = dict(zip(self.ids[name], locations, strict=True))
+            return [location_of[one] for one in entities]
+        return [locations[position] for _, position in entities]
 
 
 class ActionTranslator(ABC):
-    """Translate an entity action to components of a Gymnasium action, and their masks back.
+    """Base class of translators from an entity action to components of a Gymnasium action.
+
+    Masks are translated in the other direction.
 
     Args:
-        name: of the action in the mapping.
-        action: its meaning.
-        components: that it sets.
-        num_rows: of each entity type, None if it varies.
-        prefix: of the names of types.
-        is_team: agents are entities, which choose where the mapping names no actors.
+        name: action name in the mapping.
+        action: mapping of the action.
+        components: components that the action sets.
+        num_rows: number of rows of each entity type, None if it varies.
+        prefix: prefix of type names.
+        is_team: agents are entities, and the default actors.
 
     Attributes:
-        name: of the action in the mapping.
-        slots: the slot of each component.
-        num_choices: the number of choices of each component; 0 for numbers.
-        space: the space of the entity action.
-        complete: its meaning with everything that was inferred written out.
+        name: action name in the mapping.
+        slots: slot of each component.
+        num_choices: number of choices of each component; 0 for a `Box`.
+        space: entity action space.
+        complete: mapping of the action, including inferred values.
 
     Raises:
         InvalidSpace: the action does not fit the environment.
@@ -245,11 +247,11 @@ class ActionTranslator(ABC):
         is_team: bool,
     ) -> None:
         for field in ("actors", "actees"):
-            wanted: EntityName | None = getattr(action, field, None)
-            if wanted is not None and wanted not in num_rows:
+            entity_type: EntityName | None = getattr(action, field, None)
+            if entity_type is not None and entity_type not in num_rows:
                 raise InvalidSpace(
                     f"FieldMap.actions[{name!r}].{field}: expected a type among {list(num_rows)}, "
-                    f"got {wanted!r}{did_you_mean(str(wanted), map(str, num_rows))}"
+                    f"got {entity_type!r}{did_you_mean(str(entity_type), map(str, num_rows))}"
                 )
         self.name = name
         self.slots = [component.slot for component in components]
@@ -262,34 +264,34 @@ class ActionTranslator(ABC):
 
     @abstractmethod
     def join_masks(self, masks: Sequence[Any], joined: JoinedFrames) -> ActionMask:
-        """Return one mask for the masks of several agents, of which None allows nothing."""
+        """Combine the masks of several agents; None stands for an agent that cannot act."""
 
     @abstractmethod
     def decode(self, action: Any, joined: JoinedFrames, choices: Sequence[dict[int, Any]]) -> None:
-        """Set the choices of each agent, by slot, that an entity action stands for."""
+        """Write an entity action to the choices of each agent, by slot."""
 
     @abstractmethod
     def value(self, component: Component, choice: Any, mask: BoolArray | None) -> Any:
         """Return the value of a component in the Gymnasium action.
 
         Args:
-            component: one of this action.
-            choice: what was chosen for it, None for nothing.
-            mask: of its choices.
+            component: component of this action.
+            choice: chosen value, None if no actor chose one.
+            mask: mask of its choices.
         """
 
 
 class ChoiceTranslator(ActionTranslator):
-    """Translate a choice among labels, or the selection of an entity: the number of its row.
+    """Translate categorical actions, and select-entity actions to row numbers.
 
     Args:
-        name: of the action in the mapping.
-        action: its meaning.
-        components: that it sets.
-        num_rows: of each entity type, None if it varies.
-        labels: of the environment, empty if unknown.
-        prefix: of the names of types.
-        is_team: agents are entities, which choose where the mapping names no actors.
+        name: action name in the mapping.
+        action: mapping of the action.
+        components: components that the action sets.
+        num_rows: number of rows of each entity type, None if it varies.
+        labels: labels of the environment, empty if unknown.
+        prefix: prefix of type names.
+        is_team: agents are entities, and the default actors.
 
     Raises:
         InvalidSpace: the action does not fit the environment.
@@ -308,7 +310,7 @@ class ChoiceTranslator(ActionTranslator):
         super().__init__(name, action, components, num_rows, prefix, is_team)
         argument = f"FieldMap.actions[{name!r}]"
 
-        # The numbers of the mapping.
+        # Validate first and default.
         self.num_choices = _count_choices(argument, action, components)
         for field in ("first", "default"):
             value = getattr(action, field, None) or 0
@@ -317,19 +319,19 @@ class ChoiceTranslator(ActionTranslator):
                     f"{argument}.{field}: expected 0 to {self.num_choices - 1}, got {value}"
                 )
 
-        # The number of components: one for the agent, or one for each row.
+        # A global action has one component, actors have one for each row.
         if action.actors is None and len(components) != 1:
             raise InvalidSpace(
                 f"{argument}: expected one choice, got {len(components)} at "
-                f"{[component.path for component in components]}; name the type whose entities "
-                "choose or select in actors, or one of these paths"
+                f"{[component.path for component in components]}; set actors to the type that "
+                "acts, or path to one of these"
             )
         rows = None if action.actors is None else num_rows[action.actors]
         if rows is not None and rows != len(components):
             raise InvalidSpace(
                 f"{argument}.actors: expected a component for each of the {rows} rows of "
-                f"{action.actors!r}, got {len(components)}; name with span the rows that act, or "
-                "leave actors out where the frame as a whole chooses"
+                f"{action.actors!r}, got {len(components)}; limit the rows with span, or omit "
+                "actors for a global action"
             )
 
         self._default = action.default
@@ -357,34 +359,34 @@ class ChoiceTranslator(ActionTranslator):
     def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
         """Return the mask of the entity action, None if nothing is allowed."""
         allowed = self._allowed(frame, masks)
-        nobody = len(frame.rows[self._actors]) == 0
-        if nobody or (allowed is not None and not np.count_nonzero(allowed)):
+        has_no_actors = len(frame.rows[self._actors]) == 0
+        if has_no_actors or (allowed is not None and not np.count_nonzero(allowed)):
             return None
-        return self._mask_of(allowed)
+        return self._to_mask(allowed)
 
     def join_masks(self, masks: Sequence[Any], joined: JoinedFrames) -> ActionMask:
-        """Return one mask for the masks of several agents, of which None allows nothing."""
-        is_free = [mask is not None and mask.mask is None for mask in masks]
+        """Combine the masks of several agents; None stands for an agent that cannot act."""
+        is_unmasked = [mask is not None and mask.mask is None for mask in masks]
         num_rows = joined.num_rows(self._actors)
         num_columns = [self.num_choices] * len(masks)
         if self._actees is not None:
             num_columns = joined.num_rows(self._actees)
-        elif all(is_free):
-            return self._mask_of(None)
+        elif all(is_unmasked):
+            return self._to_mask(None)
         blocks = [
-            np.full((n, k), free) if free or mask is None else np.reshape(mask.mask, (n, k))
-            for mask, free, n, k in zip(masks, is_free, num_rows, num_columns, strict=True)
+            np.full((n, k), unmasked) if unmasked or mask is None else np.reshape(mask.mask, (n, k))
+            for mask, unmasked, n, k in zip(masks, is_unmasked, num_rows, num_columns, strict=True)
         ]
         if self._actees is None:
-            return self._mask_of(np.concatenate(blocks))
-        # Block diagonal: agents select among what they see themselves.
+            return self._to_mask(np.concatenate(blocks))
+        # Block diagonal: each agent selects among the entities that it observes itself.
         agents = np.arange(len(masks))
         allowed = np.repeat(agents, num_rows)[:, None] == np.repeat(agents, num_columns)
         allowed[allowed] = np.concatenate([block.reshape(-1) for block in blocks])
-        return self._mask_of(allowed)
+        return self._to_mask(allowed)
 
     def decode(self, action: Any, joined: JoinedFrames, choices: Sequence[dict[int, Any]]) -> None:
-        """Set the choices of each agent, by slot, that an entity action stands for."""
+        """Write an entity action to the choices of each agent, by slot."""
         if self.space.is_global:
             choices[0][self.slots[0]] = action.index
             return
@@ -393,18 +395,18 @@ class ChoiceTranslator(ActionTranslator):
         else:
             rows = joined.locate(self._actees, action.actees)
             chosen = [self._first + row for _, row in rows]
-        places = joined.locate(self._actors, action.actors)
-        for (agent, row), choice in zip(places, chosen, strict=True):
+        locations = joined.locate(self._actors, action.actors)
+        for (agent, row), choice in zip(locations, chosen, strict=True):
             choices[agent][self.slots[row]] = choice
 
     def value(self, component: Component, choice: int | None, mask: BoolArray | None) -> Any:
         """Return the value of a component in the Gymnasium action.
 
         Args:
-            component: one of this action.
-            choice: what was chosen for it; None for the default, or the first choice that is
-                allowed if the default is not.
-            mask: of its choices.
+            component: component of this action.
+            choice: chosen position; None for the default, or the first allowed choice if the
+                default is not allowed.
+            mask: mask of its choices.
         """
         if choice is None:
             choice = self._default or 0
@@ -413,26 +415,26 @@ class ChoiceTranslator(ActionTranslator):
         return component.start + choice if self._values is None else self._values[choice]
 
     def _allowed(self, frame: Frame, masks: Masks) -> BoolArray | None:
-        """Return (actors, choices or actees) bool, None if all is allowed."""
-        numbers = frame.rows[self._actors].tolist()
-        given = [masks[self.slots[i]] for i in numbers if i < len(self.slots)]
-        if self._default is None and any(m is not None and not m.any() for m in given):
+        """Return (actors, choices or actees) bool, None if everything is allowed."""
+        rows = frame.rows[self._actors].tolist()
+        actor_masks = [masks[self.slots[i]] for i in rows if i < len(self.slots)]
+        if self._default is None and any(m is not None and not m.any() for m in actor_masks):
             raise InvalidObservation(
-                f"actions[{self.name!r}]: expected a mask that allows a choice, got one that "
-                "allows none; allow what does nothing, or name in default what is sent then"
+                f"actions[{self.name!r}]: expected a mask that allows a choice, got all False; "
+                "allow a no-op, or set default to the choice that is sent instead"
             )
         allowed: BoolArray | None = None
-        if len(given) == len(numbers) == 1:
-            allowed = None if given[0] is None else given[0][None, :]
-        elif len(given) < len(numbers) or any(mask is not None for mask in given):
-            allowed = np.zeros((len(numbers), self.num_choices), dtype=np.bool_)
-            # Nothing is allowed to rows without a component, which come last, as rows are in order.
-            for i, mask in enumerate(given):
+        if len(actor_masks) == len(rows) == 1:
+            allowed = None if actor_masks[0] is None else actor_masks[0][None, :]
+        elif len(actor_masks) < len(rows) or any(mask is not None for mask in actor_masks):
+            allowed = np.zeros((len(rows), self.num_choices), dtype=np.bool_)
+            # Rows beyond the components cannot act; they come last, because rows are in order.
+            for i, mask in enumerate(actor_masks):
                 allowed[i] = True if mask is None else mask
         if self._actees is None:
             return allowed
 
-        # A column for each entity that may be selected.
+        # Select the columns of the actees.
         choices = self._first + frame.rows[self._actees]
         is_choice = choices < self.num_choices
         if allowed is not None:
@@ -440,10 +442,10 @@ class ChoiceTranslator(ActionTranslator):
             return columns
         if len(choices) > 0 and is_choice.all():
             return None
-        return np.tile(is_choice, (len(numbers), 1))
+        return np.tile(is_choice, (len(rows), 1))
 
-    def _mask_of(self, allowed: BoolArray | None) -> ActionMask:
-        """Return the mask of the entity action; `allowed` is (actors, choices) bool."""
+    def _to_mask(self, allowed: BoolArray | None) -> ActionMask:
+        """Convert (actors, choices) bool to the mask of the entity action."""
         if self.space.is_global and allowed is not None:
             allowed = allowed[0]
         mask: ActionMask = self._mask_type(mask=allowed)
@@ -454,17 +456,17 @@ def _count_choices(argument: str, action: Choice | Select, components: Sequence[
     """Return the number of choices of each component.
 
     Raises:
-        InvalidSpace: they differ; or values are given for other components than a `Box`, are not
-            in its space, or are missing.
+        InvalidSpace: the numbers differ; or `values` are set for a component other than a `Box`, do
+            not fit the `Box`, or are missing.
     """
-    # Values in place of the choices of a component: all of them must be in its space.
+    # Values of a Box must be in its space.
     counts = [component.num_choices for component in components]
     if isinstance(action, Choice) and action.values is not None:
         for component in components:
             if component.box is None:
                 raise InvalidSpace(
-                    f"{argument}.values: expected them for a Box alone, got "
-                    f"{component.num_choices} choices at {component.path!r}; leave it out"
+                    f"{argument}.values: expected a Box, got {component.num_choices} choices at "
+                    f"{component.path!r}; omit values"
                 )
             for value in action.values:
                 try:
@@ -478,14 +480,14 @@ def _count_choices(argument: str, action: Choice | Select, components: Sequence[
         counts = [len(action.values)]
     if isinstance(action, Choice) and not counts[0]:
         raise InvalidSpace(
-            f"{argument}.values: expected what the choices stand for in {components[0].box}, got "
-            "none; give a list of values, or use Number"
+            f"{argument}.values: expected a list of values in {components[0].box}, got none; or "
+            "use Number"
         )
     # Several actors share one list of choices.
-    acts_once = isinstance(action, Choice) and action.actors is None
-    if not counts[0] or (len(set(counts)) > 1 and not acts_once):
+    is_global = isinstance(action, Choice) and action.actors is None
+    if not counts[0] or (len(set(counts)) > 1 and not is_global):
         raise InvalidSpace(
-            f"{argument}: expected components with the same number of choices, got {counts}; use "
-            "of and column"
+            f"{argument}: expected components with the same number of choices, got {counts}; "
+            "select components with `of` and `column`"
         )
     return counts[0]

@@ -1,4 +1,4 @@
-"""Wrapper for vectorised environments written by others, such as those for entity-gym."""
+"""Wrapper for third-party vectorised environments, such as environments for entity-gym."""
 
 import copy
 import dataclasses
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.actions.chains import after_of, link
+from entity_env.actions.chains import after_of, link_to_parents
 from entity_env.arrays import BoolArray, Float32Array, IntArray, as_flags, real_array
 from entity_env.errors import (
     InvalidObservation,
@@ -29,7 +29,7 @@ from entity_env.spaces import (
     EntityName,
     ObsSpace,
 )
-from entity_env.vec.batching import located_in_last
+from entity_env.vec.batching import located_errors_of_final
 from entity_env.vec.validate import (
     check_finite_batch,
     check_identity,
@@ -52,15 +52,15 @@ class AnyVecEnv(VecEnv):
     """A vectorised environment that may use ragged buffers and the spaces of entity-gym.
 
     Batches are checked and converted to the dtypes of `VecObs`. An environment that returns ragged
-    buffers is also given them.
+    buffers also gets its actions as ragged buffers.
 
     Args:
-        env: with the methods of `VecEnv`; those that have defaults may be missing.
+        env: environment with the methods of `VecEnv`; methods with defaults are optional.
         validate: raise for features and rewards that are not finite, with environment and field.
 
     Raises:
-        InvalidSpace: a space does not pass the checks of `check_env`, or `sides` is no divisor of
-            the number of environments.
+        InvalidSpace: a space fails the checks of `check_env`, or `sides` does not divide the number
+            of environments.
     """
 
     @exits_as_errors()
@@ -75,12 +75,12 @@ class AnyVecEnv(VecEnv):
             )
         self._takes_buffers = False
         self._filter: ObsSpace | None = None
-        self._steps: IntArray | None = None  # unknown after a state was set
-        self._padding = np.zeros(0, np.bool_)  # of the current frames, once there are any
-        obs_space = _own_obs_space(env.obs_space())
-        action_space = _own_action_spaces(env.action_space())
+        self._steps: IntArray | None = None  # None: unknown, after set_state
+        self._padding = np.zeros(0, np.bool_)  # of the current frames; empty before reset
+        obs_space = _convert_obs_space(env.obs_space())
+        action_space = _convert_action_spaces(env.action_space())
         check_spaces(obs_space, action_space)
-        self._obs_space: ObsSpace = copy.deepcopy(obs_space)  # the environment may change its own
+        self._obs_space: ObsSpace = copy.deepcopy(obs_space)  # environments may change theirs
         self._action_space: dict[ActionName, ActionSpace] = copy.deepcopy(action_space)
 
     def obs_space(self) -> ObsSpace:
@@ -101,27 +101,27 @@ class AnyVecEnv(VecEnv):
 
     @exits_as_errors()
     def vary(self, variation: Variation) -> None:
-        """Draw the arguments of the environments, if they have a `vary` method."""
+        """Draw arguments for each episode, if the environments have a `vary` method."""
         getattr(self.env, "vary", functools.partial(VecEnv.vary, self.env))(variation)
 
     @exits_as_errors()
     def track(self, types: Sequence[EntityName] | None = None) -> None:
-        """Give every entity a number, if the environments have a `track` method."""
+        """Track the identity of entities, if the environments have a `track` method."""
         getattr(self.env, "track", functools.partial(VecEnv.track, self.env))(types)
 
     @exits_as_errors()
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """Begin an episode everywhere."""
+        """Reset all environments."""
         frames = self.env.reset(self._filter_for(obs_config))
         return self._accept(frames, obs_config, is_reset=True)
 
     @exits_as_errors()
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
-        """Take a step everywhere."""
-        # Copies, as environments may overwrite what they are given.
-        own = to_ragged_buffer if self._takes_buffers else _copied
-        given = {name: own(chosen) for name, chosen in actions.items()}
-        return self._accept(self.env.act(given, self._filter_for(obs_filter)), obs_filter)
+        """Step all environments."""
+        # Copied, because environments may overwrite their actions.
+        convert = to_ragged_buffer if self._takes_buffers else _copy_choices
+        env_actions = {name: convert(chosen) for name, chosen in actions.items()}
+        return self._accept(self.env.act(env_actions, self._filter_for(obs_filter)), obs_filter)
 
     @exits_as_errors()
     def get_state(self) -> dict[str, Any] | None:
@@ -130,20 +130,20 @@ class AnyVecEnv(VecEnv):
         return state
 
     def why_no_state(self) -> str:
-        """Return why the environments returned no state, if they say so."""
-        why: str = getattr(self.env, "why_no_state", super().why_no_state)()
-        return why
+        """Return why `get_state` returned None, if the environments give a reason."""
+        reason: str = getattr(self.env, "why_no_state", super().why_no_state)()
+        return reason
 
     @exits_as_errors()
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Restore a state; return None if the environments have no `set_state`."""
-        own = self._filter_for(obs_config)
-        obs = getattr(self.env, "set_state", super().set_state)(state, own)
+        obs_filter = self._filter_for(obs_config)
+        obs = getattr(self.env, "set_state", super().set_state)(state, obs_filter)
         self._steps, self._padding = None, np.zeros(len(self), np.bool_)
         return None if obs is None else self._accept(obs, obs_config)
 
     def world_code(self) -> dict[str, str]:
-        """Return the digests of the environments, none if they have no `world_code`."""
+        """Return the digests of the environments' code; empty if they have no `world_code`."""
         code: dict[str, str] = getattr(self.env, "world_code", super().world_code)()
         return code
 
@@ -158,13 +158,13 @@ class AnyVecEnv(VecEnv):
         """Close the environments."""
         getattr(self.env, "close", super().close)()
 
-    def _filter_for(self, shown: ObsSpace) -> ObsSpace:
-        """Return what the environments are to show, as a copy of their own."""
-        self._filter = copy_of_filter(shown, self._filter)
+    def _filter_for(self, obs_filter: ObsSpace) -> ObsSpace:
+        """Return a copy of the filter for the environments, which may keep it."""
+        self._filter = copy_of_filter(obs_filter, self._filter)
         return self._filter
 
-    def _accept(self, obs: Any, shown: ObsSpace, is_reset: bool = False) -> VecObs:
-        """Return a checked batch with the dtypes of `VecObs`, and count the steps of episodes."""
+    def _accept(self, obs: Any, obs_filter: ObsSpace, is_reset: bool = False) -> VecObs:
+        """Check a batch, convert it to the dtypes of `VecObs`, and count the steps of episodes."""
         if is_reset:
             self._steps = np.zeros(len(self), dtype=np.int64)
             self._padding = np.zeros(len(self), np.bool_)
@@ -174,8 +174,8 @@ class AnyVecEnv(VecEnv):
             if not isinstance(obs, VecObs) or any(map(is_ragged_buffer, obs.features.values())):
                 self._takes_buffers = True
                 obs = _from_buffers(obs, self._action_space)
-            accepted = _with_own_dtypes(_with_labels(obs, shown))
-            accepted = _with_own_masks(accepted, self._action_space)
+            accepted = _cast_arrays(_cast_labels(obs, obs_filter))
+            accepted = _link_masks(accepted, self._action_space)
             _check_padding(accepted, self._padding, self.sides)
             _check_final(accepted)
             if self.validate:
@@ -192,14 +192,14 @@ class AnyVecEnv(VecEnv):
 
 
 def _from_buffers(obs: Any, action_spaces: Mapping[ActionName, ActionSpace]) -> VecObs:
-    """Return a batch of entity-gym as a `VecObs`, with the masks of these actions.
+    """Convert a batch of entity-gym to a `VecObs`.
 
     Raises:
-        InvalidObservation: numbers are chosen, which entity-gym does not have.
+        InvalidObservation: an action is continuous, which entity-gym does not support.
     """
     for name, space in action_spaces.items():
         if space.components:
-            got = "ragged buffers of entity-gym, which have no bounds of numbers"
+            got = "ragged buffers of entity-gym, which do not support continuous actions"
             raise InvalidObservation(f"actions[{name!r}]: expected a VecObs of Ragged, got {got}")
     frames = len(obs.reward)
 
@@ -207,23 +207,23 @@ def _from_buffers(obs: Any, action_spaces: Mapping[ActionName, ActionSpace]) -> 
         rows = from_ragged_buffer(buffer)
         return Ragged(rows.values.reshape(-1), rows.lengths)
 
-    def or_empty(rows: Ragged) -> Ragged:
-        # A buffer that was never filled has no frames.
+    def per_frame(rows: Ragged) -> Ragged:
+        # An unused buffer has no frames.
         return rows if len(rows) == frames else Ragged.empty(rows.values, frames)
 
     masks: dict[ActionName, VecActionMask] = {}
     for name in action_spaces:
         mask = obs.action_masks[name]
-        actors = or_empty(flat(mask.actors))
-        if getattr(mask, "actees", None) is not None:  # its other masks have no such attribute
-            masks[name] = VecSelectEntityActionMask(actors, or_empty(flat(mask.actees)))
+        actors = per_frame(flat(mask.actors))
+        if getattr(mask, "actees", None) is not None:  # of select-entity masks only
+            masks[name] = VecSelectEntityActionMask(actors, per_frame(flat(mask.actees)))
         else:
-            # It leaves a mask without rows where no environment gave one.
-            given = mask.mask is not None and mask.mask.size0() > 0
-            allowed = from_ragged_buffer(mask.mask) if given else None
+            # A mask without rows: no environment has one.
+            has_mask = mask.mask is not None and mask.mask.size0() > 0
+            allowed = from_ragged_buffer(mask.mask) if has_mask else None
             masks[name] = VecCategoricalActionMask(actors, allowed)
     return VecObs(
-        features={n: or_empty(from_ragged_buffer(rows)) for n, rows in obs.features.items()},
+        features={n: per_frame(from_ragged_buffer(rows)) for n, rows in obs.features.items()},
         visible={name: flat(flags) for name, flags in obs.visible.items()},
         action_masks=masks,
         reward=obs.reward,
@@ -232,39 +232,39 @@ def _from_buffers(obs: Any, action_spaces: Mapping[ActionName, ActionSpace]) -> 
     )
 
 
-def _with_labels(obs: VecObs, shown: ObsSpace) -> VecObs:
-    """Return a batch whose labels have the dtypes that `VecObs` documents.
+def _cast_labels(obs: VecObs, obs_filter: ObsSpace) -> VecObs:
+    """Convert the labels of a batch to the dtypes of `VecObs`.
 
     Raises:
-        InvalidObservation: labels are missing, or an index is not one of its kind.
+        InvalidObservation: labels are missing, or an index is out of range.
     """
-    kinds = shown.kinds
+    kinds = obs_filter.kinds
     if not kinds and not obs.kinds:
         return obs
-    check_kinds(obs, shown)
-    own = {
+    check_kinds(obs, obs_filter)
+    labels = {
         name: Ragged(rows.values.astype(label_dtype(kinds[name]), copy=False), rows.lengths)
         for name, rows in obs.kinds.items()
     }
     if obs.final is None:
-        return dataclasses.replace(obs, kinds=own)
-    with located_in_last(obs.truncated):
-        return dataclasses.replace(obs, kinds=own, final=_with_labels(obs.final, shown))
+        return dataclasses.replace(obs, kinds=labels)
+    with located_errors_of_final(obs.truncated):
+        return dataclasses.replace(obs, kinds=labels, final=_cast_labels(obs.final, obs_filter))
 
 
-def _with_own_dtypes(obs: VecObs) -> VecObs:
-    """Return a batch with the dtypes that `VecObs` documents: float32 numbers and bool flags.
+def _cast_arrays(obs: VecObs) -> VecObs:
+    """Convert the arrays of a batch to the dtypes of `VecObs`: float32 numbers and bool flags.
 
     Raises:
-        InvalidObservation: an array has other values than real numbers, a mask has others than
-            booleans, zeros and ones, or one of them is a masked array.
+        InvalidObservation: an array has values that are not real numbers, a mask has values other
+            than booleans, zeros and ones, or one of them is a masked array.
     """
 
     def converted(rows: Ragged, convert: Callable[[Any, str], Any], field: str) -> Ragged:
         values = convert(rows.values, field)
         return rows if values is rows.values else Ragged(values, rows.lengths)
 
-    def own_mask(name: ActionName, mask: VecActionMask) -> VecActionMask:
+    def cast_mask(name: ActionName, mask: VecActionMask) -> VecActionMask:
         fields = ("mask", as_flags), ("low", _float32), ("high", _float32)
         changed = {
             field: converted(rows, convert, f"actions[{name!r}].{field}")
@@ -278,24 +278,23 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
         obs,
         features={n: converted(r, _float32, f"features of {n!r}") for n, r in obs.features.items()},
         visible={n: converted(r, as_flags, f"visible[{n!r}]") for n, r in obs.visible.items()},
-        action_masks={name: own_mask(name, mask) for name, mask in obs.action_masks.items()},
+        action_masks={name: cast_mask(name, mask) for name, mask in obs.action_masks.items()},
         reward=_float32(obs.reward, "reward").reshape(-1),
         done=as_flags(obs.done, "done").reshape(-1),
         truncated=as_flags(obs.truncated, "truncated"),
         padding=as_flags(obs.padding, "padding").reshape(-1),
-        final=None if obs.final is None else _with_own_dtypes(obs.final),
-        # Wrappers add to these.
+        final=None if obs.final is None else _cast_arrays(obs.final),
+        # Copied, because wrappers add entries.
         metrics=dict(obs.metrics),
         env_metrics=dict(obs.env_metrics),
         identity=dict(obs.identity),
     )
 
 
-def _with_own_masks(obs: VecObs, action_space: Mapping[ActionName, ActionSpace]) -> VecObs:
-    """Return a batch in which dependent actors have their places, and each choice a continuation.
+def _link_masks(obs: VecObs, action_space: Mapping[ActionName, ActionSpace]) -> VecObs:
+    """Check the masks of continuous and autoregressive actions, and link them to their parents.
 
-    Masks of actions of numbers and of dependent ones need not come from `batch_obs`, which has
-    checked and linked them.
+    `batch_obs` does so, but masks of third-party environments need not come from it.
 
     Raises:
         InvalidObservation: a mask does not fit its action.
@@ -306,31 +305,31 @@ def _with_own_masks(obs: VecObs, action_space: Mapping[ActionName, ActionSpace])
     masks = dict(obs.action_masks)
     for name in action_space.keys() & masks.keys():
         mask = masks[name]
-        nowhere = Ragged(np.zeros(mask.actors.items(), np.int64), mask.actors.lengths)
-        after = after_of(action_space, name, nowhere)
+        zeros = Ragged(np.zeros(mask.actors.items(), np.int64), mask.actors.lengths)
+        after = after_of(action_space, name, zeros)
         masks[name] = dataclasses.replace(mask, after=after)  # type: ignore[type-var]
     num_entities = sum(
         (rows.lengths for name, rows in obs.features.items() if name != GLOBAL),
         start=np.zeros(len(obs), np.int64),
     )
-    placed = dataclasses.replace(obs, action_masks=masks)
-    check_masks(placed, action_space, num_entities)
-    return dataclasses.replace(obs, action_masks=link(masks, action_space))
+    batch = dataclasses.replace(obs, action_masks=masks)
+    check_masks(batch, action_space, num_entities)
+    return dataclasses.replace(obs, action_masks=link_to_parents(masks, action_space))
 
 
-def _copied(chosen: Any) -> Any:
-    """Return a copy of choices; buffers of entity-gym cannot be overwritten."""
+def _copy_choices(chosen: Any) -> Any:
+    """Copy choices; buffers of entity-gym cannot be overwritten and need no copy."""
     if not isinstance(chosen, Ragged):
         return chosen
     return Ragged(chosen.values.copy(), chosen.lengths.copy())
 
 
-def _check_padding(obs: VecObs, before: BoolArray, sides: int) -> None:
-    """Raise unless frames between two episodes, and the steps from them, are empty of both.
+def _check_padding(obs: VecObs, was_padding: BoolArray, sides: int) -> None:
+    """Check that padding frames have no actors, and the next step has no reward and no end.
 
     Args:
         obs: B frames.
-        before: (B,) bool, `padding` of the frames before the step.
+        was_padding: (B,) bool, `padding` of the frames before the step.
         sides: number of sides of a match.
 
     Raises:
@@ -339,23 +338,23 @@ def _check_padding(obs: VecObs, before: BoolArray, sides: int) -> None:
     if len(obs.padding) not in (0, len(obs)):
         expected = f"a flag for each of {len(obs)} environments, or none"
         raise unexpected(None, "padding", expected, len(obs.padding))
-    moved = before & (obs.done | (obs.reward != 0)) if before.any() else before
+    moved = was_padding & (obs.done | (obs.reward != 0)) if was_padding.any() else was_padding
     for i in np.flatnonzero(moved).tolist():
         got = "done" if obs.done[i] else f"reward {obs.reward[i]}"
-        raise unexpected(i, "padding", "a step from it without a reward or an end", got)
-    of_first = np.repeat(obs.padding[::sides], sides)
-    for i in np.flatnonzero(obs.padding != of_first).tolist():
+        raise unexpected(i, "padding", "no reward and no end in the next step", got)
+    first_side = np.repeat(obs.padding[::sides], sides)
+    for i in np.flatnonzero(obs.padding != first_side).tolist():
         raise unexpected(i, "padding", "one flag for all sides of a match", obs.padding[i])
     for name, mask in obs.action_masks.items() if obs.padding.any() else ():
         for i in np.flatnonzero(obs.padding & (mask.actors.lengths > 0)).tolist():
-            raise unexpected(i, "padding", "a frame in which nobody acts", f"actors of {name!r}")
+            raise unexpected(i, "padding", "a frame without actors", f"actors of {name!r}")
 
 
 def _check_final(obs: VecObs) -> None:
-    """Raise unless there is a last observation for each truncated episode.
+    """Check that each truncated episode has a last observation.
 
     Raises:
-        InvalidObservation: names the field, and the first of the environments.
+        InvalidObservation: names the field and the first truncated environment.
     """
     expected, got = int(obs.truncated.sum()), 0 if obs.final is None else len(obs.final)
     if got != expected:
@@ -371,7 +370,7 @@ def _float32(values: Any, field: str) -> Float32Array:
         raise InvalidObservation(f"{field}: expected numbers, got {error}") from None
 
 
-def _own_obs_space(space: Any) -> Any:
+def _convert_obs_space(space: Any) -> Any:
     """Convert an observation space of entity-gym; anything else is returned unchanged."""
     if isinstance(space, ObsSpace) or not hasattr(space, "entities"):
         return space
@@ -382,16 +381,16 @@ def _own_obs_space(space: Any) -> Any:
     return ObsSpace(space.global_features, entities)
 
 
-def _own_action_spaces(spaces: Any) -> Any:
+def _convert_action_spaces(spaces: Any) -> Any:
     """Convert the action spaces of entity-gym; anything else is returned unchanged."""
     if not isinstance(spaces, Mapping):
         return spaces
-    own = dict(spaces)
+    converted = dict(spaces)
     for name, space in spaces.items():
         cls = ACTION_SPACES.get(type(space).__name__)
         if cls is not None and not isinstance(space, cls):
             fields = {field.name for field in dataclasses.fields(cls)}
-            given = {one: getattr(space, one) for one in fields if hasattr(space, one)}
-            if fields <= given.keys() | {"after", "when"}:
-                own[name] = cls(**given)
-    return own
+            arguments = {one: getattr(space, one) for one in fields if hasattr(space, one)}
+            if fields <= arguments.keys() | {"after", "when"}:
+                converted[name] = cls(**arguments)
+    return converted

@@ -1,4 +1,4 @@
-"""The features of the rows of a field: its numbers, those that a mapping adds, and labels."""
+"""Features of the rows of a field: its columns, columns that a mapping adds, and labels."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -15,29 +15,29 @@ from entity_env.kinds import Kind, check_unique
 from entity_env.spaces import Entity
 
 _Codes: TypeAlias = dict[str, int]
-"""The whole number of each label of a column."""
+"""Number of each label of a column."""
 
 _NUMBER = "number"
-"""The name of the column with the number of the row."""
+"""Name of the column with the row number."""
 _MAX_CODE = 2**24
-"""The largest whole number that differs from all others in float32."""
+"""Integers up to this size are exact in float32."""
 
 
-class Columns:
-    """Columns to show of the rows of a field: numbers, then kinds.
+class FeatureColumns:
+    """Convert the columns of a field to features: numbers first, then kinds.
 
     Args:
-        given: the mapping.
-        names: of the numbers of a row.
-        choices: of those that are discrete, as in a `Field`.
-        path: of the field, for messages.
-        argument: that names the mapping, for messages.
-        hidden: the number of a column that is no feature unless it has labels.
-        like: the features of other fields of the type, which must be the same.
+        spec: mapping of the field.
+        names: column names.
+        choices: choices of discrete columns, as in a `Field`.
+        path: path of the field, for messages.
+        argument: name of the mapping, for messages.
+        hidden: position of a column that is only a feature if it has labels.
+        like: features of other fields of the same type, which must be equal.
 
     Attributes:
         entity: the features.
-        selection: the choice of rows by their labels.
+        row_filter: selection of rows by label.
 
     Raises:
         InvalidSpace: the mapping does not fit the columns, or `like`.
@@ -45,7 +45,7 @@ class Columns:
 
     def __init__(
         self,
-        given: Rows | Globals,
+        spec: Rows | Globals,
         names: Sequence[str],
         choices: Sequence[range | None],
         path: str,
@@ -53,83 +53,85 @@ class Columns:
         hidden: int | None = None,
         like: Entity | None = None,
     ) -> None:
-        rows = given if isinstance(given, Rows) else Rows(one_hot=given.one_hot, kinds=given.kinds)
+        rows = spec if isinstance(spec, Rows) else Rows(one_hot=spec.one_hot, kinds=spec.kinds)
         self._path, self._argument, self._is_numbered = path, argument, rows.numbered
         added = [_NUMBER] * rows.numbered + [*rows.constants]
 
-        # The labels of columns, and the rows to keep.
+        # Labels of columns, and the row filter.
         one_hot = _codes_by_column(rows.one_hot, names, f"{argument}.one_hot")
         kinds = _codes_by_column(rows.kinds, [*names, *added], f"{argument}.kinds")
-        if twice := sorted(one_hot.keys() & kinds.keys()):
-            raise InvalidSpace(f"{argument}: expected one_hot or kinds, got both for {twice}")
+        if duplicates := sorted(one_hot.keys() & kinds.keys()):
+            raise InvalidSpace(f"{argument}: expected one_hot or kinds, got both for {duplicates}")
         self._constants = _constants(rows.constants, kinds, f"{argument}.constants")
-        self.selection = Selection(rows, names, {**one_hot, **kinds}, argument)
+        self.row_filter = RowFilter(rows, names, {**one_hot, **kinds}, argument)
 
-        # The own columns to show; discrete ones without labels are one-hot encoded as elsewhere.
-        shown = [n for i, n in enumerate(names) if i != hidden or n in one_hot or n in kinds]
-        if given.features is not None:
-            shown = list(given.features)
-            if twice := [name for name in shown if name in added and name not in names]:
+        # Columns that become features; discrete ones without labels are one-hot encoded.
+        features = [n for i, n in enumerate(names) if i != hidden or n in one_hot or n in kinds]
+        if spec.features is not None:
+            features = list(spec.features)
+            if duplicates := [name for name in features if name in added and name not in names]:
                 raise InvalidSpace(
-                    f"{argument}.features: expected columns of the field, got {twice}, which "
+                    f"{argument}.features: expected columns of the field, got {duplicates}, which "
                     "numbered or constants add at the end; leave them out of features"
                 )
-        used = [*shown, *added, *rows.only, *rows.leave_out]  # labels of others have no effect
-        positions_of(used, [*one_hot], f"{argument}.one_hot")
-        positions_of(used, [*kinds], f"{argument}.kinds")
+        labelled = [*features, *added, *rows.only, *rows.leave_out]  # only these may have labels
+        positions_of(labelled, [*one_hot], f"{argument}.one_hot")
+        positions_of(labelled, [*kinds], f"{argument}.kinds")
         inferred = {
             name: _codes_of_choices(numbers, f"{argument}: {name}")
             for name, numbers in zip(names, choices, strict=bool(choices))
-            if numbers and name in shown and name not in one_hot and name not in kinds
+            if numbers and name in features and name not in one_hot and name not in kinds
         }
-        one_hot = {n: codes for n, codes in {**one_hot, **inferred}.items() if n in shown}
-        one_hot = {n: self.selection.left(n, codes) for n, codes in one_hot.items()}
-        kinds = {n: self.selection.left(n, kinds[n]) for n in kinds if n in [*shown, *added]}
+        one_hot = {n: codes for n, codes in {**one_hot, **inferred}.items() if n in features}
+        one_hot = {n: self.row_filter.remaining(n, codes) for n, codes in one_hot.items()}
+        kinds = {
+            n: self.row_filter.remaining(n, kinds[n]) for n in kinds if n in [*features, *added]
+        }
 
-        # The features: numbers, of which one-hot ones stand in the place of their column; kinds.
+        # Features: numbers, where one-hot columns replace their column, then kinds.
         columns = {name: [f"{name}={label}" for label in one_hot[name]] for name in one_hot}
-        more = [one for name in columns for one in columns[name]] + added
-        check_unique(f"{argument}: columns", [*{*names}, *more])
-        self.entity = _in_order_of(
+        extra = [one for name in columns for one in columns[name]] + added
+        check_unique(f"{argument}: columns", [*{*names}, *extra])
+        self.entity = _ordered_like(
             like,
             [
                 n
-                for name in [*shown, *added]
+                for name in [*features, *added]
                 if name not in kinds
                 for n in columns.get(name, [name])
             ],
-            [Kind(name, [*kinds[name]]) for name in [*shown, *added] if name in kinds],
+            [Kind(name, [*kinds[name]]) for name in [*features, *added] if name in kinds],
             [*rows.constants],
             argument,
         )
         self._one_hot = [(name, names.index(name), codes) for name, codes in one_hot.items()]
-        joined = [*names, *more]
+        all_names = [*names, *extra]
         self._kinds = [
             (
                 kind.name,
-                joined.index(kind.name),
+                all_names.index(kind.name),
                 {one: kinds[kind.name][one] for one in kind.labels},
             )
             for kind in self.entity.kinds
         ]
-        self._adds = len(more) > 0
-        self._columns = positions_of(joined, self.entity.columns, f"{argument}.features")
-        self._shows_all = self._columns == list(range(len(joined)))
+        self._has_extra = len(extra) > 0
+        self._columns = positions_of(all_names, self.entity.columns, f"{argument}.features")
+        self._selects_all = self._columns == list(range(len(all_names)))
 
-    def of(self, block: Float32Array, rows: IntArray) -> Float32Array:
-        """Return the features of rows of a field.
+    def transform(self, block: Float32Array, rows: IntArray) -> Float32Array:
+        """Convert rows of the field to features.
 
         Args:
-            block: (n, columns) the numbers of the rows; it is not changed.
-            rows: (n,) the numbers of the rows in the field.
+            block: (n, columns) values of the rows; not modified.
+            rows: (n,) row numbers in the field.
 
         Returns:
-            (n, features) float32, with the indices of labels.
+            (n, features) float32; kinds are label indices.
 
         Raises:
-            InvalidObservation: a number has no label.
+            InvalidObservation: a value has no label.
         """
-        if self._adds:
+        if self._has_extra:
             parts: list[npt.NDArray[np.generic]] = [block]
             for name, position, codes in self._one_hot:
                 index = self._label_indices(block[:, position], name, codes, "one_hot")
@@ -143,17 +145,17 @@ class Columns:
             block = block.copy()
         for name, position, codes in self._kinds:
             block[:, position] = self._label_indices(block[:, position], name, codes, "kinds")
-        # Not block[:, columns], which is of another memory layout, and slower to join.
-        return block if self._shows_all else block.take(self._columns, axis=1)
+        # take() keeps the row-major layout, which is faster to concatenate than block[:, columns].
+        return block if self._selects_all else block.take(self._columns, axis=1)
 
     def _label_indices(
         self, values: Float32Array, name: str, codes: _Codes, option: str
     ) -> IntArray:
-        """Return the index of the label of each number of a column, (n,)."""
-        of_labels = np.fromiter(codes.values(), np.float32, len(codes))
-        if np.array_equal(values, of_labels):  # as of numbered rows
+        """Return the label index of each value of a column, (n,)."""
+        label_codes = np.fromiter(codes.values(), np.float32, len(codes))
+        if np.array_equal(values, label_codes):  # fast path, for numbered rows
             return np.arange(len(codes))
-        is_label = values[:, None] == of_labels
+        is_label = values[:, None] == label_codes
         has_label = is_label.any(axis=1)
         if not has_label.all():
             raise InvalidObservation(
@@ -165,17 +167,17 @@ class Columns:
         return indices
 
 
-class Selection:
-    """Choice of the rows of a field that are entities, by `only` and `leave_out`.
+class RowFilter:
+    """Filter of the rows of a field that are entities, by `only` and `leave_out`.
 
     Args:
-        rows: the mapping.
-        names: of the numbers of a row.
-        codes: the labels of columns.
-        argument: that names the mapping, for messages.
+        rows: mapping of the field.
+        names: column names.
+        codes: label numbers by column.
+        argument: name of the mapping, for messages.
 
     Attributes:
-        is_all: no rows are left out.
+        is_all: whether all rows pass.
 
     Raises:
         InvalidSpace: a column or label is unknown.
@@ -194,15 +196,15 @@ class Selection:
         self._argument = argument
         self.is_all = not self._parts
 
-    def keeps(self, block: Float32Array) -> BoolArray:
-        """Return the rows to keep, (n,), of the numbers of all rows, (n, columns)."""
+    def mask(self, block: Float32Array) -> BoolArray:
+        """Return which rows pass, (n, columns) -> (n,) bool."""
         flags = np.ones(len(block), dtype=np.bool_)
         for _, position, numbers, is_only in self._parts:
             flags &= (block[:, position, None] == numbers).any(axis=1) == is_only
         return flags
 
-    def left(self, name: str, codes: _Codes) -> _Codes:
-        """Return the labels of a column that rows can have which are kept."""
+    def remaining(self, name: str, codes: _Codes) -> _Codes:
+        """Return the labels that a column can have in the rows that pass."""
         for column, _, numbers, is_only in self._parts:
             if column == name:
                 codes = {one: code for one, code in codes.items() if (code in numbers) == is_only}
@@ -216,28 +218,28 @@ class Selection:
 def _codes_by_column(
     labels: Mapping[str, Labels], names: Sequence[str], argument: str
 ) -> dict[str, _Codes]:
-    """Return the whole number of each label, by column."""
+    """Return the number of each label, by column."""
     positions_of(names, [*labels], argument)
-    return {name: _codes(given, f"{argument}[{name!r}]") for name, given in labels.items()}
+    return {name: _codes(column, f"{argument}[{name!r}]") for name, column in labels.items()}
 
 
-def _codes(given: Labels, argument: str) -> _Codes:
-    """Return the whole number of each label of a column."""
-    is_list = isinstance(given, Sequence) and not isinstance(given, str)
-    names = list(given) if is_list or isinstance(given, Mapping) else []
-    codes = list(given.values()) if isinstance(given, Mapping) else list(range(len(names)))
+def _codes(labels: Labels, argument: str) -> _Codes:
+    """Return the number of each label of a column."""
+    is_list = isinstance(labels, Sequence) and not isinstance(labels, str)
+    names = list(labels) if is_list or isinstance(labels, Mapping) else []
+    codes = list(labels.values()) if isinstance(labels, Mapping) else list(range(len(names)))
     are_texts = all(isinstance(name, str) for name in names)
     are_whole = all(map(_is_whole, codes))
     if not (names and are_texts and are_whole and len({*names}) == len(names) == len({*codes})):
         raise InvalidSpace(
             f"{argument}: expected names of 0, 1 and so on, each once, or a whole number of up to "
-            f"{_MAX_CODE} by name, got {given!r}"
+            f"{_MAX_CODE} by name, got {labels!r}"
         )
     return dict(zip(names, map(int, codes), strict=True))
 
 
 def _codes_of_choices(numbers: range, argument: str) -> _Codes:
-    """Return the labels of a discrete number that has none: its choices."""
+    """Return default labels of a discrete column: its choices."""
     if len(numbers) > MAX_CHOICES or not (_is_whole(numbers.start) and _is_whole(numbers.stop)):
         raise InvalidSpace(
             f"{argument}: expected at most {MAX_CHOICES} choices, as each becomes a number, from "
@@ -252,7 +254,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _selected_numbers(values: Sequence[str | int], codes: _Codes, argument: str) -> Float32Array:
-    """Return the numbers of a column that are given by their labels or as they are."""
+    """Convert labels and numbers of a column to numbers."""
     is_list = isinstance(values, Sequence) and not isinstance(values, str)
     if not is_list or not values:
         raise InvalidSpace(
@@ -265,10 +267,10 @@ def _selected_numbers(values: Sequence[str | int], codes: _Codes, argument: str)
         elif _is_whole(value):
             numbers.append(int(value))
         else:
-            known = short_repr(list(codes), LONG) if codes else "which one_hot or kinds names"
+            options = short_repr(list(codes), LONG) if codes else "which one_hot or kinds names"
             hint = did_you_mean(value, codes) if isinstance(value, str) else ""
             raise InvalidSpace(
-                f"{argument}: expected whole numbers or labels, {known}, got {value!r}{hint}"
+                f"{argument}: expected whole numbers or labels, {options}, got {value!r}{hint}"
             )
     return np.array(numbers, dtype=np.float32)
 
@@ -276,7 +278,7 @@ def _selected_numbers(values: Sequence[str | int], codes: _Codes, argument: str)
 def _constants(
     values: Mapping[str, float | str], kinds: Mapping[str, _Codes], argument: str
 ) -> Float32Array:
-    """Return constants, of which labels become their numbers, as (n,) float32."""
+    """Return constants as (n,) float32, with the numbers of labels."""
     numbers: dict[str, float | str] = {}
     for name, value in values.items():
         codes = kinds.get(name, {})
@@ -291,10 +293,10 @@ def _constants(
 
 
 def finite_numbers(values: Mapping[str, float | str], argument: str) -> Float32Array:
-    """Return numbers by name as (n,) float32.
+    """Convert numbers by name to (n,) float32.
 
     Raises:
-        InvalidSpace: one is not a finite number.
+        InvalidSpace: a value is not a finite number.
     """
     try:
         with np.errstate(over="ignore"):
@@ -306,23 +308,23 @@ def finite_numbers(values: Mapping[str, float | str], argument: str) -> Float32A
     return numbers
 
 
-def _in_order_of(
+def _ordered_like(
     like: Entity | None,
     features: Sequence[str],
     kinds: Sequence[Kind],
     constants: Sequence[str],
     argument: str,
 ) -> Entity:
-    """Return features in the order of those of other fields, if there are any.
+    """Return the features, in the order of `like` if another field has set it.
 
     Raises:
-        InvalidSpace: they differ.
+        InvalidSpace: the features differ from `like`.
     """
-    own = Entity(features, kinds, constants)
+    candidate = Entity(features, kinds, constants)
     if like is None:
-        return own
-    if sorted(own.features) != sorted(like.features) or _labels(own) != _labels(like):
-        both = [[*entity.features, *entity.kinds] for entity in (like, own)]
+        return candidate
+    if sorted(candidate.features) != sorted(like.features) or _labels(candidate) != _labels(like):
+        both = [[*entity.features, *entity.kinds] for entity in (like, candidate)]
         raise InvalidSpace(
             f"{argument}: expected the same features from every field, got {both[0]} and "
             f"{both[1]}; name them in columns and features"

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from entity_env.actions import Action
-from entity_env.adapters.agent_translator import AgentTranslator, View, check_metrics
+from entity_env.adapters.agent_translator import AgentTranslator, AgentView, check_metrics
 from entity_env.adapters.gymnasium_api import (
     Adapted,
     MakeGymnasiumEnv,
@@ -22,30 +22,30 @@ from entity_env.adapters.mapping import FieldMap
 from entity_env.arrays import as_flag
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError
-from entity_env.match import copied
+from entity_env.match import copy_containers
 from entity_env.spaces import ActionName
 
 
 class FromGymnasium(Adapted, Environment):
-    """A Gymnasium environment.
+    """Adapter from a Gymnasium environment to an `Environment`.
 
-    An episode is reset with the last 31 bits of a seed, which all environments take, if there was
-    one since the last reset, and without a seed if not.
+    A seed is passed to the next reset, reduced to its last 31 bits, which all environments accept.
+    Further resets get no seed.
 
     Args:
-        make_env: the id of the environment, or a function that makes it.
-        mapping: the meaning of the fields of its observations and actions; what it does not name
-            is inferred.
-        options: names of arguments that are handed to `reset(options={...})`, and can vary from
-            episode to episode; without a value they are left out.
-        kwargs: for `make_env`, those of `options` aside.
+        make_env: id of the environment, or a function that creates it.
+        mapping: mapping of the fields of observations and actions; the fields that it does not name
+            are inferred.
+        options: names of arguments that are passed to `reset(options={...})`, and can vary by
+            episode; an option without a value is omitted.
+        kwargs: arguments of `make_env`, and initial values of `options`.
 
     Attributes:
-        translators: the translator of observations and actions.
+        translators: list with the translator of observations and actions.
 
     Raises:
-        InvalidSpace: the mapping does not fit the environment, or something cannot be inferred.
-        EntityEnvError: the environment cannot be made, or `options` are no names.
+        InvalidSpace: the mapping does not fit the environment, or a field cannot be inferred.
+        EntityEnvError: the environment cannot be created, or `options` are not names.
     """
 
     def __init__(
@@ -70,40 +70,40 @@ class FromGymnasium(Adapted, Environment):
             raise
         self.translators = [self._translator]
         self._spaces = self._translator.obs_space, self._translator.action_space
-        self._view: View | None = None
+        self._view: AgentView | None = None
 
     @classmethod
     def of(
         cls, make_env: MakeGymnasiumEnv, mapping: FieldMap | None = None, **kwargs: Any
     ) -> type[Self]:
-        """Return the class of this world, as `train` takes it; arguments as for the class."""
+        """Create a class for `train`, with the same arguments as the constructor."""
         return partial_class(cls, {}, make_env, mapping, **kwargs)
 
     @cached_property
     def set_parameters(self) -> Callable[..., None] | None:
-        """The function that sets options for the next resets; None without `options`."""
+        """Function that sets the options of further resets; None without `options`."""
         if not self._option_names:
             return None
 
         def set_options(**values: Any) -> None:
-            signature.bind_partial(**values)  # raises for other names
+            signature.bind_partial(**values)  # raises TypeError for unknown names
             self._options |= values
 
-        by_name = inspect.Parameter.KEYWORD_ONLY
-        parameters = [inspect.Parameter(name, by_name) for name in self._option_names]
+        keyword_only = inspect.Parameter.KEYWORD_ONLY
+        parameters = [inspect.Parameter(name, keyword_only) for name in self._option_names]
         signature = inspect.Signature(parameters)
         set_options.__signature__ = signature  # type: ignore[attr-defined]
         return set_options
 
     def reset(self) -> Observation:
-        """Begin an episode."""
-        given = {"options": copied(self._options)} if self._options else {}
-        result = self.env.reset(seed=world_seed(self.take_seed()), **given)
+        """Start a new episode."""
+        kwargs = {"options": copy_containers(self._options)} if self._options else {}
+        result = self.env.reset(seed=world_seed(self.take_seed()), **kwargs)
         value, info = check_result("reset", result)
         return self._observe(value, 0.0, False, False, info)
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
-        """Take a step."""
+        """Step the environment."""
         if self._view is None:
             raise EntityEnvError("act: call reset first")
         action = self._translator.translate_actions(self._view, actions)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.adapters.agent_translator import AgentTranslator, View, check_metrics
+from entity_env.adapters.agent_translator import AgentTranslator, AgentView, check_metrics
 from entity_env.adapters.gymnasium_api import Adapted, as_info, check_result, names_of, world_seed
 from entity_env.adapters.gymnasium_spaces import as_array
 from entity_env.adapters.mapping import FieldMap
@@ -30,30 +30,30 @@ GymnasiumVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
 
 
 class _EpisodeEnds(NamedTuple):
-    """The episodes that end in one step."""
+    """Episodes that end in the same step."""
 
     done: BoolArray  # (B,)
-    truncated: BoolArray  # (B,), those of `done` that were cut off
-    final: Mapping[int, View]  # their last observations, as far as they are known
+    truncated: BoolArray  # (B,)
+    final: Mapping[int, AgentView]  # last observations by environment, where available
 
 
 class FromGymnasiumVector(Adapted, VecEnv):
-    """A vectorised Gymnasium environment.
+    """Adapter from a vectorised Gymnasium environment to a `VecEnv`.
 
-    The `autoreset_mode` in the metadata says when the next episode begins after an episode's end.
-    `SAME_STEP` and `DISABLED` do so in the same step, as here. With `NEXT_STEP` the last
-    observation is shown for one more step, as a frame without actions that is `VecObs.padding`, and
-    the step after it has neither reward nor metrics.
+    `metadata["autoreset_mode"]` defines when the next episode starts. With `SAME_STEP` and
+    `DISABLED` it starts in the step in which an episode ends. With `NEXT_STEP` the last observation
+    is returned again as a padding frame without actions (`VecObs.padding`), and the step after it
+    has neither reward nor metrics.
 
     Args:
-        vec_env: the environments. They belong to this object, which closes them.
-        mapping: the meaning of the fields of one environment's observations and actions; what it
-            does not name is inferred.
-        first_env_index: the index of the first among all environments of the run.
+        vec_env: the environments; closed together with the adapter.
+        mapping: mapping of the fields of single observations and actions; the fields that it does
+            not name are inferred.
+        first_env_index: index of the first environment among all environments of the run.
 
     Raises:
         EntityEnvError: the metadata have no `autoreset_mode`.
-        InvalidSpace: the mapping does not fit the environment, or something cannot be inferred.
+        InvalidSpace: the mapping does not fit the environment, or a field cannot be inferred.
     """
 
     def __init__(
@@ -70,69 +70,68 @@ class FromGymnasiumVector(Adapted, VecEnv):
             modes = [f"AutoresetMode.{one.name}" for one in AutoresetMode]
             raise EntityEnvError(
                 f"metadata['autoreset_mode']: expected one of {modes} of gymnasium.vector, got "
-                f"{mode!r}; set vec_env.metadata['autoreset_mode'] to what the environments do "
-                "after an episode's end"
+                f"{mode!r}; set vec_env.metadata['autoreset_mode'] to the mode of the environments"
             ) from None
 
-        # The names that one of the environments has; it is made anew if they are elsewhere.
-        bare = vec_env.unwrapped
-        envs, env_fns = (_items_of(bare, name) for name in ("envs", "env_fns"))
+        # Read feature names and labels, from a temporary environment if they run in processes.
+        unwrapped = vec_env.unwrapped
+        envs, env_fns = (_sequence_attribute(unwrapped, name) for name in ("envs", "env_fns"))
         if env_fns and not envs:
             with closing(env_fns[0]()) as env:
                 names = names_of(env)
         else:
-            names = names_of(envs[0] if envs else bare)
+            names = names_of(envs[0] if envs else unwrapped)
         self._translator = AgentTranslator(
             vec_env.single_observation_space, vec_env.single_action_space, mapping, names
         )
         self._first_env_index = first_env_index
-        nowhere = np.zeros(len(self), dtype=np.bool_)
-        self._no_ends = _EpisodeEnds(nowhere, nowhere, {})
-        self._padding = nowhere  # the environments that begin an episode in the next step
+        no_flags = np.zeros(len(self), dtype=np.bool_)
+        self._no_ends = _EpisodeEnds(no_flags, no_flags, {})
+        self._padding = no_flags  # environments that reset in the next step
         self._spaces = self._translator.obs_space, self._translator.action_space
-        self._views: list[View] = []
+        self._views: list[AgentView] = []
         self._frames: list[Observation] = []
         self._batch: VecObs | None = None
-        self._shown_space = self.obs_space()
+        self._obs_filter = self.obs_space()
         self._tracker = IdentityTracker([], 0)
 
     def __len__(self) -> int:
         return int(self.vec_env.num_envs)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """Begin an episode everywhere."""
+        """Reset all environments."""
         seed = self.take_seed()
         if seed is not None:
             seed = world_seed(derive_seed(seed, "vector", self._first_env_index))
         values, infos = check_result("reset", self.vec_env.reset(seed=seed))
-        each, self._padding = self._split_infos(infos), self._no_ends.done
+        env_infos, self._padding = self._split_infos(infos), self._no_ends.done
         self._tracker.begin()
-        metrics = [self._translator.metrics(info) for info in each]
-        views = self._translate(values, each, self._no_ends.done)
-        return self._show(views, obs_config, np.zeros(len(self)), self._no_ends, metrics)
+        metrics = [self._translator.metrics(info) for info in env_infos]
+        views = self._translate(values, env_infos, self._no_ends.done)
+        return self._make_batch(views, obs_config, np.zeros(len(self)), self._no_ends, metrics)
 
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
-        """Take a step everywhere."""
+        """Step all environments."""
         if self._batch is None:
             raise EntityEnvError("act: call reset first")
-        # The actions; a default one for an environment that only begins an episode in this step.
+        # Actions: the default for environments that only reset in this step.
         resets = self._padding
-        chosen = unbatch_actions(
-            actions, self._batch, self._frames, self._shown_space, self.action_space()
+        env_actions = unbatch_actions(
+            actions, self._batch, self._frames, self._obs_filter, self.action_space()
         )
-        each_action = [
+        gym_actions = [
             self._translator.build_action({})
             if is_reset
-            else self._translator.translate_actions(view, own)
-            for view, own, is_reset in zip(self._views, chosen, resets, strict=True)
+            else self._translator.translate_actions(view, chosen)
+            for view, chosen, is_reset in zip(self._views, env_actions, resets, strict=True)
         ]
         space = self.vec_env.single_action_space
         empty: Any = create_empty_array(space, n=len(self))
-        result = check_result("step", self.vec_env.step(concatenate(space, each_action, empty)))
+        result = check_result("step", self.vec_env.step(concatenate(space, gym_actions, empty)))
         values, rewards, terminated, truncated, infos = result
 
-        # The results of each environment; what comes with a reset belongs to no episode.
-        each = self._split_infos(infos)
+        # Results of each environment; rewards and metrics of a reset belong to no episode.
+        env_infos = self._split_infos(infos)
         rewards = as_array(rewards, (len(self),), "reward", np.float64)[:, 0]
         rewards = np.where(resets, 0.0, rewards)
         terminated = self._flags(terminated, "terminated")
@@ -143,32 +142,32 @@ class FromGymnasiumVector(Adapted, VecEnv):
             {}
             if is_reset
             else self._translator.metrics(as_info(info.get("final_info", info), "final_info"))
-            for info, is_reset in zip(each, resets, strict=True)
+            for info, is_reset in zip(env_infos, resets, strict=True)
         ]
 
-        # The frames, and the last observations of the episodes that end in this step.
+        # Frames, and last observations of the episodes that end in this step.
         ended = np.flatnonzero(done).tolist()
         for i in ended:
             self._check_metrics(i)
         if self._tracker.types:
             self._tracker.begin(np.flatnonzero(resets).tolist())
         if self._mode == AutoresetMode.NEXT_STEP:
-            views, self._padding = self._translate(values, each, done), done
+            views, self._padding = self._translate(values, env_infos, done), done
             ends = ends._replace(final={i: views[i] for i in ended})
-            return self._show(views, obs_filter, rewards, ends, metrics)
+            return self._make_batch(views, obs_filter, rewards, ends, metrics)
         if ended:
             ends = ends._replace(final=self._final_views(values, infos, ends))
         if ended and self._mode == AutoresetMode.DISABLED:
-            again = self.vec_env.reset(options={"reset_mask": done.copy()})
-            values, infos = check_result("reset", again)
+            reset_result = self.vec_env.reset(options={"reset_mask": done.copy()})
+            values, infos = check_result("reset", reset_result)
             infos = as_info(infos, "infos")
             for i in ended:
-                each[i] = _info_of(infos, i, len(self))
-        views = self._translate(values, each, self._no_ends.done)
-        return self._show(views, obs_filter, rewards, ends, metrics)
+                env_infos[i] = _info_of(infos, i, len(self))
+        views = self._translate(values, env_infos, self._no_ends.done)
+        return self._make_batch(views, obs_filter, rewards, ends, metrics)
 
     def track(self, types: Sequence[EntityName] | None = None) -> None:
-        """Give every entity with an identity in the mapping a number."""
+        """Track the identity of entities that have one in the mapping."""
         tracked = types_to_track(types, self.obs_space(), self._batch is not None)
         self._tracker = IdentityTracker(tracked, len(self))
 
@@ -177,17 +176,17 @@ class FromGymnasiumVector(Adapted, VecEnv):
         return np.asarray(super().render(**kwargs), dtype=np.uint8)
 
     def _flags(self, flags: Any, field: str) -> BoolArray:
-        """Return the flags of a step, (B,)."""
+        """Convert the flags of a step to (B,) bool."""
         array = as_flags(flags, field)
         if array.shape != (len(self),):
             raise unexpected(None, field, f"shape ({len(self)},)", array.shape)
         return array
 
-    def _translate(self, values: Any, infos: Sequence[Any], is_over: BoolArray) -> list[View]:
+    def _translate(self, values: Any, infos: Sequence[Any], is_over: BoolArray) -> list[AgentView]:
         by_env = enumerate(iterate(self.vec_env.observation_space, values))
         return [self._view(i, value, infos[i], bool(is_over[i])) for i, value in by_env]
 
-    def _view(self, i: int, value: Any, info: dict[str, Any], is_over: bool) -> View:
+    def _view(self, i: int, value: Any, info: dict[str, Any], is_over: bool) -> AgentView:
         try:
             return self._translator.translate_observation(value, info, is_over)
         except InvalidObservation as error:
@@ -195,7 +194,7 @@ class FromGymnasiumVector(Adapted, VecEnv):
             raise
 
     def _check_metrics(self, i: int) -> None:
-        """Raise if a metric was in no info when an episode of environment `i` ends."""
+        """Raise if no info contained a metric when an episode of environment `i` ends."""
         try:
             check_metrics([self._translator])
         except InvalidObservation as error:
@@ -207,26 +206,26 @@ class FromGymnasiumVector(Adapted, VecEnv):
         infos = {} if infos is None else infos
         if not isinstance(infos, Mapping):
             raise InvalidObservation(
-                f"infos: expected a dictionary, got {type(infos).__name__}; leave out the wrapper "
-                "that makes something else of it"
+                f"infos: expected a dictionary, got {type(infos).__name__}; remove the wrapper "
+                "that converts it"
             )
         return [_info_of(infos, i, len(self)) for i in range(len(self))]
 
     def _final_views(
         self, values: Any, infos: Mapping[str, Any], ends: _EpisodeEnds
-    ) -> dict[int, View]:
-        """Return the last observations of the episodes that ended in this step, if they are known.
+    ) -> dict[int, AgentView]:
+        """Return the last observations of the episodes that ended, as far as available.
 
         Raises:
-            InvalidObservation: one that was cut off has none.
+            InvalidObservation: the last observation of a truncated episode is missing.
         """
         if self._mode == AutoresetMode.SAME_STEP:
             values = infos.get("final_obs")
             if values is None and ends.truncated.any():
                 raise InvalidObservation(
-                    f"infos['final_obs']: expected the last observations of environments "
-                    f"{np.flatnonzero(ends.truncated).tolist()}, which were cut off, got infos "
-                    f"with {list(infos)}; give them, or declare another autoreset_mode"
+                    f"infos['final_obs']: expected the last observations of the truncated "
+                    f"environments {np.flatnonzero(ends.truncated).tolist()}, got infos with "
+                    f"{list(infos)}; add them, or set another autoreset_mode"
                 )
             if values is None:
                 return {}
@@ -234,15 +233,15 @@ class FromGymnasiumVector(Adapted, VecEnv):
         by_env = values if is_list else list(iterate(self.vec_env.observation_space, values))
         return {i: self._view(i, by_env[i], {}, True) for i in np.flatnonzero(ends.done).tolist()}
 
-    def _show(
+    def _make_batch(
         self,
-        views: list[View],
-        shown_space: ObsSpace,
+        views: list[AgentView],
+        obs_filter: ObsSpace,
         rewards: npt.NDArray[Any],
         ends: _EpisodeEnds,
         metrics: list[dict[str, float]],
     ) -> VecObs:
-        """Return the batch, and keep the frames for the actions of the next step."""
+        """Create the batch, and store its frames to translate the next actions."""
         space, done, truncated = self.obs_space(), ends.done.tolist(), ends.truncated.tolist()
         outcomes = [
             ends.final.get(i, view).to_observation(
@@ -251,36 +250,31 @@ class FromGymnasiumVector(Adapted, VecEnv):
             for i, (view, reward) in enumerate(zip(views, rewards.tolist(), strict=True))
         ]
         frames = [views[i].to_observation() if done[i] else obs for i, obs in enumerate(outcomes)]
-        if shown_space != space:
-            outcomes = [filter_observation(obs, space, shown_space) for obs in outcomes]
-            frames = [filter_observation(obs, space, shown_space) for obs in frames]
-        self._batch = batch_obs(frames, shown_space, self.action_space(), outcomes)
+        if obs_filter != space:
+            outcomes = [filter_observation(obs, space, obs_filter) for obs in outcomes]
+            frames = [filter_observation(obs, space, obs_filter) for obs in frames]
+        self._batch = batch_obs(frames, obs_filter, self.action_space(), outcomes)
         if self._padding.any():
             self._batch.padding = self._padding.copy()
         if self._tracker.types:
             if (final := self._batch.final) is not None:
                 self._tracker.number_last(final, self._batch.truncated, outcomes)
             self._tracker.update(self._batch, frames)
-        self._views, self._frames, self._shown_space = views, frames, shown_space
+        self._views, self._frames, self._obs_filter = views, frames, obs_filter
         return self._batch
 
 
-def _items_of(vec_env: Any, name: str) -> Sequence[Any]:
-    """Return an attribute that is a sequence, as in Gymnasium's own vectors, or ()."""
-    found = getattr(vec_env, name, ())
-    return found if isinstance(found, Sequence) else ()
-
-
-def _last_info(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the info of the step, that of an episode's end where a new one began in it."""
-    return as_info(info["final_info"], "final_info") if "final_info" in info else info
+def _sequence_attribute(vec_env: Any, name: str) -> Sequence[Any]:
+    """Return an attribute if it is a sequence, as in Gymnasium's vector environments, else ()."""
+    items = getattr(vec_env, name, ())
+    return items if isinstance(items, Sequence) else ()
 
 
 def _info_of(infos: Mapping[str, Any], i: int, n: int) -> dict[str, Any]:
     """Return the info of environment `i` of `n`.
 
-    The flags under `_key` tell which environments have a `key`. A value that is not one for each
-    environment belongs to all.
+    Flags at `_key` mark the environments that have a `key`. A value without an element for each
+    environment is shared by all.
     """
     info: dict[str, Any] = {}
     for key, value in infos.items():

@@ -1,4 +1,4 @@
-"""A parallel PettingZoo environment, or a Gymnasium one with several agents, as a `Match`."""
+"""Adapters from multi-agent environments of PettingZoo and Gymnasium to a `Match`."""
 
 import copy
 import re
@@ -12,8 +12,8 @@ from entity_env.actions import Action
 from entity_env.adapters.agent_translator import (
     AgentName,
     AgentTranslator,
+    AgentView,
     SideTranslator,
-    View,
     check_metrics,
 )
 from entity_env.adapters.gymnasium_api import (
@@ -45,39 +45,38 @@ Teams: TypeAlias = Mapping[str, Sequence[AgentName]]
 
 
 class FromPettingZoo(Adapted, Match):
-    """A parallel PettingZoo environment.
+    """Adapter from a parallel PettingZoo environment to a `Match`.
 
-    Without teams every possible agent is a side, and the policy plays all of them. The observations
-    of a dead agent are empty and have no actions until the match ends, which is for all sides
-    together: it goes on for a dead agent, without rewards, and the value function learns so. At the
-    end each side is terminated or truncated as its own agent was. The value of an agent that was
-    cut off is estimated from its last observation; of an environment that gives none as it cuts
-    off, that is the one before.
+    Without teams every possible agent is a side, and one policy plays all of them. The match ends
+    for all sides at once. Until then a dead agent gets empty observations without actions, and no
+    rewards. At the end each side is terminated or truncated like its agent. The value of a
+    truncated agent is estimated from its last observation, or from the previous one if the
+    environment returns none when it truncates.
 
-    A team is a side that sees one entity of the type "agent" for each living member, with the
-    global features of that member, and everything that any of them sees. Columns "member.0" and so
-    on say which member an entity is or was seen by. The reward of a team is the sum of those of its
-    members. A team is truncated if one of its members was.
+    A team is a side that observes an entity of type "agent" for each living member, with the global
+    features of that member, and all entities that any member observes. Columns "member.0" and so on
+    mark the member that an entity is, or that observes it. The reward of a team is the sum of its
+    members' rewards. A team is truncated if one of its members was.
 
-    Agents with equal spaces form a group. If there are several groups, the names of types, global
-    features and actions begin with the name of the agents without the number at its end.
+    Agents with equal spaces form a group. With several groups, the names of types, global features
+    and actions start with the name of the agents without its trailing number.
 
     Args:
-        make_env: function that makes the environment.
-        mapping: the meaning of the fields of observations and actions, for all agents or by the
-            name of their group; what it does not name is inferred.
-        teams: the agents of each team; every agent is in one.
-        remake: make the environment anew for every episode with a seed, as its reset keeps state of
-            the episode before. None: for environments that are known for it.
-        kwargs: for `make_env`.
+        make_env: function that creates the environment.
+        mapping: mapping of the fields of observations and actions, for all agents or by group; the
+            fields that it does not name are inferred.
+        teams: agents by team; each agent is in exactly one.
+        remake: create a new environment for each episode with a seed, because `reset` keeps state
+            of the previous episode. None: only for environments known to keep state.
+        kwargs: arguments of `make_env`.
 
     Attributes:
-        translators: the translator of each group of agents; if there are several, the names of the
-            groups are their `prefix`.
+        translators: translator of each group of agents; with several groups, `prefix` is the name
+            of the group.
 
     Raises:
-        EntityEnvError: `make_env` makes something else.
-        InvalidSpace: mapping or teams do not fit the environment, or something cannot be inferred.
+        EntityEnvError: `make_env` returns no parallel environment.
+        InvalidSpace: mapping or teams do not fit the environment, or a field cannot be inferred.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class FromPettingZoo(Adapted, Match):
         remake: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        # Make the world, and a side for each agent or team.
+        # Create the environment, and a side for each agent or team.
         self._make = FreshPartial(partial(self.make_world, make_env), **kwargs)
         self.env = self._make()
         try:
@@ -112,8 +111,10 @@ class FromPettingZoo(Adapted, Match):
         self._remake = keeps_state(self.env) if remake is None else remake
         self._spaces = self._sides[0].obs_space, self._sides[0].action_space
         self._was_reset = False
-        self._views: dict[AgentName, View] = {}  # of living agents
-        self._cut_off: dict[AgentName, View] = {}  # last views of dead agents that were cut off
+        self._views: dict[AgentName, AgentView] = {}  # of living agents
+        self._truncated_views: dict[
+            AgentName, AgentView
+        ] = {}  # last views of dead agents that were cut off
 
     @classmethod
     def of(
@@ -124,9 +125,9 @@ class FromPettingZoo(Adapted, Match):
         remake: bool | None = None,
         **kwargs: Any,
     ) -> type[Self]:
-        """Return the class of this world, as `train` takes it; arguments as for the class.
+        """Create a class for `train`, with the same arguments as the constructor.
 
-        Without teams one environment is made to count the sides.
+        Without teams an environment is created to count the sides.
         """
         sides: Any = teams
         if teams is None:
@@ -138,74 +139,72 @@ class FromPettingZoo(Adapted, Match):
 
     @staticmethod
     def make_world(make_env: Any, **kwargs: Any) -> Any:
-        """Make the environment.
+        """Create the environment.
 
         Raises:
-            EntityEnvError: it is of another kind.
+            EntityEnvError: it is no parallel environment.
         """
-        env = called(make_env, kwargs)
+        env = call_make_env(make_env, kwargs)
         if hasattr(env, "agent_iter") or not getattr(env, "possible_agents", None):
             raise EntityEnvError(
                 f"make_env: expected a parallel environment with possible_agents, got "
-                f"{type(env).__name__}; one in which agents take turns is for "
-                "FromPettingZooTurns, and one of "
-                "Gymnasium with several agents is for FromGymnasiumAgents"
+                f"{type(env).__name__}; use FromPettingZooTurns for AEC environments, and "
+                "FromGymnasiumAgents for multi-agent environments of Gymnasium"
             )
         return env
 
     def reset(self) -> list[Observation]:
-        """Begin a match."""
+        """Start a new match."""
         seed = self.take_seed()
         if self._remake and self._was_reset and seed is not None:
-            used, self.env = self.env, self._make()
-            used.close()
+            old_env, self.env = self.env, self._make()
+            old_env.close()
         values, infos = check_result("reset", self.env.reset(seed=world_seed(seed)))
         values, infos = by_agent(values, "observations"), as_info(infos, "infos")
         self._was_reset = True
-        self._cut_off = {}
+        self._truncated_views = {}
         self._views = self._translate(values, infos, self.env.agents)
         return [self._observation(side, self._views, {}, infos) for side in self._sides]
 
     def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
-        """Take a step: all sides at once."""
+        """Step the match; all sides act at once."""
         if not self._views:
             raise EntityEnvError("act: call reset first")
         chosen: dict[AgentName, Any] = {}
-        for side, own in zip(self._sides, actions, strict=True):
-            chosen |= side.translate_actions(own, self._views)
+        for side, side_actions in zip(self._sides, actions, strict=True):
+            chosen |= side.translate_actions(side_actions, self._views)
         result = check_result("step", self.env.step(chosen))
         values, rewards = by_agent(result[0], "observations"), by_agent(result[1], "rewards")
         infos = as_info(result[4], "infos")
         terminated = flags_of(result[2], "terminations")
         truncated = flags_of(result[3], "truncations")
 
-        # Agents that died in this step, with their last views: those that they acted in, of agents
-        # that were cut off without an observation.
+        # Last views of agents that died in this step. A truncated agent without an observation
+        # keeps its previous view.
         ended = [a for a in self._translators if terminated.get(a) or truncated.get(a)]
         alive = [a for a in self.env.agents if a not in ended]
         check_flags([a for a in self._views if a not in self.env.agents], terminated, truncated)
-        cut_off = [a for a in ended if a in self._views and not terminated.get(a)]
-        final = {a: self._views[a].after_the_end() for a in cut_off}
-        seen = [a for a in ended if values.get(a) is not None]
-        final |= self._translate(values, infos, seen, is_over=True)
-        dead = self._cut_off | final
-        self._cut_off = {
+        truncated_agents = [a for a in ended if a in self._views and not terminated.get(a)]
+        final = {a: self._views[a].without_actions() for a in truncated_agents}
+        observed = [a for a in ended if values.get(a) is not None]
+        final |= self._translate(values, infos, observed, is_over=True)
+        dead = self._truncated_views | final
+        self._truncated_views = {
             a: view for a, view in dead.items() if a not in alive and not terminated.get(a)
         }
         if alive:
             self._views = self._translate(values, infos, alive)
             return [self._observation(side, self._views, rewards, infos) for side in self._sides]
 
-        # The end: the last views of members who were cut off, if any were. Their future has a
-        # value, which is estimated from these.
-        self._views, shown = {}, []
+        # End of the match: sides with truncated members return their last views, to bootstrap from.
+        self._views, observations = {}, []
         for side in self._sides:
-            last = {a: self._cut_off[a] for a in side.members if a in self._cut_off}
+            last = {a: self._truncated_views[a] for a in side.members if a in self._truncated_views}
             obs = self._observation(side, last or final, rewards, infos)
             obs.truncated, obs.terminated = bool(last), not last
-            shown.append(obs)
+            observations.append(obs)
         check_metrics(self.translators)
-        return shown
+        return observations
 
     def _translate(
         self,
@@ -213,11 +212,11 @@ class FromPettingZoo(Adapted, Match):
         infos: Mapping[AgentName, Any],
         agents: Sequence[AgentName],
         is_over: bool = False,
-    ) -> dict[AgentName, View]:
+    ) -> dict[AgentName, AgentView]:
         if unknown := [agent for agent in agents if agent not in self._translators]:
-            known = list(self._translators)
+            expected = list(self._translators)
             raise InvalidObservation(
-                f"agents: expected some of possible_agents {known}, got {unknown}"
+                f"agents: expected some of possible_agents {expected}, got {unknown}"
             )
         if missing := [agent for agent in agents if agent not in values]:
             raise InvalidObservation(f"observations: expected one of each agent, got no {missing}")
@@ -231,11 +230,11 @@ class FromPettingZoo(Adapted, Match):
     def _observation(
         self,
         side: SideTranslator,
-        views: Mapping[AgentName, View],
+        views: Mapping[AgentName, AgentView],
         rewards: Mapping[AgentName, Any],
         infos: Mapping[AgentName, Any],
     ) -> Observation:
-        """Return what a side sees, with the sum of rewards and the means of metrics."""
+        """Return the observation of a side, with summed rewards and mean metrics of its agents."""
         obs = side.observation(views)
         obs.reward = sum(
             as_reward(rewards[a], f"rewards[{a!r}]") for a in side.members if a in rewards
@@ -245,25 +244,25 @@ class FromPettingZoo(Adapted, Match):
             info = as_info(infos.get(agent), f"infos[{agent!r}]")
             for name, value in self._translators[agent].metrics(info).items():
                 values.setdefault(name, []).append(value)
-        obs.metrics |= {name: sum(each) / len(each) for name, each in values.items()}
+        obs.metrics |= {name: sum(samples) / len(samples) for name, samples in values.items()}
         return obs
 
 
 def translators_of(
     env: Any, mapping: FieldMap | Mapping[str, FieldMap] | None, is_team: bool
 ) -> dict[AgentName, AgentTranslator]:
-    """Return the translator of each agent; agents with equal spaces share one.
+    """Create the translator of each agent; agents with equal spaces share one.
 
     Args:
-        env: with the methods of a parallel environment of PettingZoo.
-        mapping: of all agents, or by the name of their group: that of its agents without the
-            number at the end.
+        env: environment with the methods of a parallel PettingZoo environment.
+        mapping: mapping of all agents, or mappings by group; a group is named like its agents,
+            without the trailing number.
         is_team: agents are members of teams.
 
     Raises:
-        InvalidSpace: a mapping does not fit, or is for no group.
+        InvalidSpace: a mapping does not fit, or its group does not exist.
     """
-    # Spaces cannot be hashed, and there are few.
+    # Lists, because spaces are not hashable.
     pairs: list[tuple[Any, Any]] = []
     groups: list[list[AgentName]] = []
     for agent in env.possible_agents:
@@ -272,10 +271,10 @@ def translators_of(
             pairs.append(pair)
             groups.append([])
         groups[pairs.index(pair)].append(agent)
-    firsts = [str(agents[0]) for agents in groups]
-    names = [re.sub(r"[\W_]*\d+$", "", first) or first for first in firsts]
+    first_agents = [str(agents[0]) for agents in groups]
+    names = [re.sub(r"[\W_]*\d+$", "", first) or first for first in first_agents]
     if len(set(names)) < len(names):
-        names = firsts
+        names = first_agents
     by_group = mapping if isinstance(mapping, Mapping) else dict.fromkeys(names, mapping)
     if unknown := [name for name in by_group if name not in names]:
         raise InvalidSpace(f"mapping: expected groups of agents among {names}, got {unknown}")
@@ -291,42 +290,42 @@ def translators_of(
 
 
 def check_flags(
-    gone: Sequence[AgentName],
+    removed: Sequence[AgentName],
     terminated: Mapping[AgentName, Any],
     truncated: Mapping[AgentName, Any],
 ) -> None:
-    """Raise if nothing says how agents ended that are no longer among those of the environment.
+    """Check that each agent that leaves `agents` has a termination or truncation flag.
 
     Args:
-        gone: agents that lived before the step.
-        terminated: flags of agents.
-        truncated: flags of agents.
+        removed: agents that left in this step.
+        terminated: flags by agent.
+        truncated: flags by agent.
 
     Raises:
-        InvalidObservation: names those without a flag.
+        InvalidObservation: names the agents without a flag.
     """
-    if unknown := [agent for agent in gone if agent not in terminated and agent not in truncated]:
+    if unknown := [a for a in removed if a not in terminated and a not in truncated]:
         raise InvalidObservation(
             f"terminations, truncations: expected a flag of each agent that leaves agents, got "
-            f"none of {unknown}; give those of all agents that lived before the step"
+            f"none of {unknown}; return the flags of all agents that were alive before the step"
         )
 
 
-def check_num_sides(cls: type, found: int) -> None:
-    """Raise if a world has another number of agents than its class was made for."""
-    expected = vars(cls).get("num_sides", found)
-    if expected != found:
+def check_num_sides(cls: type, num_sides: int) -> None:
+    """Check the number of sides of an environment against its class."""
+    expected = vars(cls).get("num_sides", num_sides)
+    if expected != num_sides:
         raise EntityEnvError(
-            f"num_sides: expected {expected} sides, as the class was made for, got a world with "
-            f"{found}; give the arguments that say how many agents there are to of"
+            f"num_sides: expected {expected} sides, the number of this class, got {num_sides}; "
+            "pass the arguments that set the number of agents to `of`"
         )
 
 
-def called(make_env: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Return what a function that makes an environment returns.
+def call_make_env(make_env: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Create an environment with a function.
 
     Raises:
-        EntityEnvError: it is no function.
+        EntityEnvError: `make_env` is not callable.
     """
     if not callable(make_env):
         raise EntityEnvError(
@@ -336,15 +335,19 @@ def called(make_env: Any, kwargs: Mapping[str, Any]) -> Any:
 
 
 def _check_teams(teams: Mapping[str, Sequence[AgentName]], agents: Sequence[Any]) -> None:
-    """Raise unless each agent is in exactly one team.
+    """Check that each agent is in exactly one team.
 
     Raises:
-        InvalidSpace: an agent is in no team or in several, or a team names others.
+        InvalidSpace: an agent is in no team or in several, or a team has an unknown agent.
     """
     if not isinstance(teams, Mapping):
         raise InvalidSpace(f"teams: expected lists of agents by the name of a team, got {teams!r}")
-    named = [agent for members in teams.values() for agent in members]
-    if len(set(named)) < len(named) or set(named) != set(agents) or not all(teams.values()):
+    members_of_teams = [agent for members in teams.values() for agent in members]
+    if (
+        len(set(members_of_teams)) < len(members_of_teams)
+        or set(members_of_teams) != set(agents)
+        or not all(teams.values())
+    ):
         raise InvalidSpace(
             f"teams: expected every agent of {list(agents)} in one team, got "
             f"{ {name: list(members) for name, members in teams.items()} }"
@@ -352,16 +355,16 @@ def _check_teams(teams: Mapping[str, Sequence[AgentName]], agents: Sequence[Any]
 
 
 class TupleToParallel:
-    """A Gymnasium environment of `Tuple` spaces with the methods of a parallel PettingZoo one.
+    """Wrapper that gives a Gymnasium environment of `Tuple` spaces the parallel PettingZoo API.
 
-    The parts of the spaces are those of agents "0", "1", and so on. A reward, a flag or an info
-    that is not given by agent is that of each of them.
+    The parts of the spaces belong to agents "0", "1", and so on. A single reward, flag or info
+    applies to all agents.
 
     Args:
-        env: the environment, whose observations and actions are tuples with a part for each agent.
+        env: environment with a tuple for observations and actions, one part for each agent.
 
     Raises:
-        InvalidSpace: the spaces are not of this kind.
+        InvalidSpace: the spaces are not such tuples.
     """
 
     def __init__(self, env: GymnasiumEnv) -> None:
@@ -373,7 +376,7 @@ class TupleToParallel:
         ):
             raise InvalidSpace(
                 f"env: expected Tuple spaces with one part for each agent, got {obs_space} and "
-                f"{action_space}; an environment with one agent is for FromGymnasium"
+                f"{action_space}; use FromGymnasium for a single agent"
             )
         self.env = env
         self.unwrapped: Any = env.unwrapped
@@ -385,22 +388,22 @@ class TupleToParallel:
         self._last_actions: dict[str, Any] = {}
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin an episode; observations and infos by agent."""
+        """Start a new episode; return observations and infos by agent."""
         values, info = check_result("reset", self.env.reset(seed=seed))
         self.agents = list(self.possible_agents)
         return self._by_agent(values, "observation"), self._infos(info)
 
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Take a step: observations, rewards, terminations, truncations and infos by agent.
+        """Step; return observations, rewards, terminations, truncations and infos by agent.
 
-        An agent that is done before the others repeats its last action, which has no effect.
+        An agent that is done early repeats its last action, which has no effect.
         """
         self._last_actions |= actions
         last = tuple(self._last_actions[agent] for agent in self.possible_agents)
-        action = copy.deepcopy(last)  # which the environment may overwrite
-        values, *given, info = check_result("step", self.env.step(action))
+        action = copy.deepcopy(last)  # environments may overwrite it
+        values, *outcomes, info = check_result("step", self.env.step(action))
         names = "reward", "terminated", "truncated"
-        rewards, terminated, truncated = map(self._by_agent, given, names)
+        rewards, terminated, truncated = map(self._by_agent, outcomes, names)
         obs = self._by_agent(values, "observation")
         parts = obs, rewards, terminated, truncated, self._infos(info)
         result = tuple({agent: part[agent] for agent in self.agents} for part in parts)
@@ -408,7 +411,7 @@ class TupleToParallel:
         return result
 
     def render(self) -> Any:
-        """Return the picture of the environment."""
+        """Return the rendered frame of the environment."""
         return self.env.render()
 
     def close(self) -> None:
@@ -416,15 +419,15 @@ class TupleToParallel:
         self.env.close()
 
     def _by_agent(self, values: Any, field: str) -> dict[str, Any]:
-        """Return values by agent, which may be given by agent or as one for all of them."""
+        """Return values by agent, from a dictionary, a sequence or one value for all."""
         if isinstance(values, Mapping) and field != "observation":
-            given = {str(agent): value for agent, value in values.items()}
-            if given.keys() != set(self.possible_agents):
-                got = f"those of {[*given]}"
+            result = {str(agent): value for agent, value in values.items()}
+            if result.keys() != set(self.possible_agents):
+                got = [*result]
                 raise InvalidObservation(
                     f"{field}: expected one for each of agents {self.possible_agents}, got {got}"
                 )
-            return given
+            return result
         if not isinstance(values, list | tuple) and getattr(values, "ndim", 0) == 0:
             return dict.fromkeys(self.possible_agents, values)
         if len(values) != len(self.possible_agents):
@@ -435,7 +438,7 @@ class TupleToParallel:
         return dict(zip(self.possible_agents, values, strict=True))
 
     def _infos(self, info: Any) -> dict[str, Any]:
-        """Return the info of each agent: its own, or that of all with its own action mask."""
+        """Return the info of each agent, or a shared info with the agent's action mask."""
         n = len(self.possible_agents)
         if isinstance(info, list | tuple):
             return self._by_agent(info, "info")
@@ -449,10 +452,10 @@ class TupleToParallel:
 
 
 def has_several_agents(env: GymnasiumEnv) -> bool:
-    """Return whether an environment of Tuple spaces gives each part a reward, in a step it takes.
+    """Return whether an environment of `Tuple` spaces returns a reward for each part.
 
     Args:
-        env: the environment, which is reset.
+        env: environment; it is reset and stepped once.
     """
     obs_space, action_space = env.observation_space, env.action_space
     if not (isinstance(obs_space, spaces.Tuple) and isinstance(action_space, spaces.Tuple)):
@@ -464,15 +467,16 @@ def has_several_agents(env: GymnasiumEnv) -> bool:
 
 
 class FromGymnasiumAgents(FromPettingZoo):
-    """A Gymnasium environment with several agents, whose spaces are a `Tuple` with a part for each.
+    """Adapter from a multi-agent Gymnasium environment to a `Match`.
 
-    The agents are called "0", "1", and so on. For everything else see `FromPettingZoo`.
+    Observations and actions are a `Tuple` with a part for each agent. The agents are named "0",
+    "1", and so on. Other arguments are the same as in `FromPettingZoo`.
 
     Args:
-        make_env: the id of the environment, or a function that makes it.
+        make_env: id of the environment, or a function that creates it.
     """
 
     @staticmethod
     def make_world(make_env: MakeGymnasiumEnv, **kwargs: Any) -> TupleToParallel:
-        """Make the environment."""
+        """Create the environment."""
         return TupleToParallel(make_gymnasium(make_env, **kwargs))

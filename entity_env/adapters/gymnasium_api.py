@@ -1,4 +1,4 @@
-"""Calls of environments with the Gymnasium API, with checks of the results."""
+"""Creation of Gymnasium environments, and checks of the values that their methods return."""
 
 import enum
 import functools
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from entity_env.arrays import as_flag, real_array
 from entity_env.errors import LONG, EntityEnvError, InvalidObservation, short_repr
 from entity_env.imports.extras import needs_extra
-from entity_env.match import copied
+from entity_env.match import copy_containers
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
 with needs_extra():
@@ -21,7 +21,7 @@ with needs_extra():
 T = TypeVar("T")
 GymnasiumEnv: TypeAlias = gymnasium.Env[Any, Any]
 MakeGymnasiumEnv: TypeAlias = str | Callable[..., GymnasiumEnv]
-"""The id of a registered environment, as "id" or "module:id", or a function that makes one."""
+"""Id of a registered environment, "id" or "module:id", or a function that creates one."""
 
 _RESULTS = {
     "reset": ("observation", "info"),
@@ -30,13 +30,13 @@ _RESULTS = {
 
 
 def make_gymnasium(make_env: MakeGymnasiumEnv, **kwargs: Any) -> GymnasiumEnv:
-    """Make an environment.
+    """Create an environment.
 
-    Gymnasium's own checks of every step are off, unless `disable_env_checker=False` is given, as
-    the results of each step are checked here.
+    Gymnasium's own checks are off unless `disable_env_checker=False`, because the adapters check
+    the results of each step.
 
     Raises:
-        EntityEnvError: `make_env` makes something else.
+        EntityEnvError: the environment cannot be created, or is no `gymnasium.Env`.
     """
     if isinstance(make_env, str):
         make_env = functools.partial(gymnasium.make, make_env)
@@ -44,7 +44,7 @@ def make_gymnasium(make_env: MakeGymnasiumEnv, **kwargs: Any) -> GymnasiumEnv:
     if not callable(make_env):
         raise EntityEnvError(
             f"make_env: expected the id of an environment or a function that makes one, got "
-            f"{make_env!r}; several are made"
+            f"{make_env!r}; an instance cannot be shared"
         )
     try:
         env = make_env(**kwargs)
@@ -52,25 +52,25 @@ def make_gymnasium(make_env: MakeGymnasiumEnv, **kwargs: Any) -> GymnasiumEnv:
         raise EntityEnvError(f"make_env: {error}") from error
     if not isinstance(env, gymnasium.Env):
         raise EntityEnvError(
-            f"make_env: expected a gymnasium.Env, got {type(env).__name__}; vectorised "
-            "environments are for FromGymnasiumVector, those of PettingZoo for FromPettingZoo"
+            f"make_env: expected a gymnasium.Env, got {type(env).__name__}; use "
+            "FromGymnasiumVector for vectorised environments, and FromPettingZoo for PettingZoo"
         )
     return env
 
 
 class Adapted:
-    """Base class of environments made of others: what takes no translation."""
+    """Base class of adapters: spaces, seeds, rendering and closing."""
 
     env: Any
     _spaces: tuple[ObsSpace, dict[ActionName, ActionSpace]]
     _seed: int | None = None
 
     def obs_space(self) -> ObsSpace:
-        """Return the entity types and global features, of each side of a match."""
+        """Return the observation space, of each side of a match."""
         return self._spaces[0]
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """Return the actions, of each side of a match."""
+        """Return the action spaces, of each side of a match."""
         return self._spaces[1]
 
     def seed(self, seed: int) -> None:
@@ -78,23 +78,27 @@ class Adapted:
         self._seed = seed
 
     def take_seed(self) -> int | None:
-        """Return the seed for a reset, None if there was none since the last one."""
+        """Return the seed for this reset and clear it; None if no new seed was set."""
         seed, self._seed = self._seed, None
         return seed
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """Return the picture or text of the `render_mode` that the environment was made with.
+        """Render in the `render_mode` that the environment was created with.
+
+        Returns:
+            (height, width, 3) uint8 for "rgb_array", text for "ansi".
 
         Raises:
-            EntityEnvError: `mode`, "rgb_array" or "text", is another one.
+            EntityEnvError: the argument `mode`, "rgb_array" or "text", differs from it.
         """
         mode: str | None = kwargs.get("mode")
-        wanted = "ansi" if mode == "text" else mode
+        expected = "ansi" if mode == "text" else mode
         render_mode = getattr(self.env, "render_mode", None)
-        if render_mode not in ("rgb_array", "ansi") or wanted not in (None, render_mode):
+        if render_mode not in ("rgb_array", "ansi") or expected not in (None, render_mode):
             raise EntityEnvError(
-                f"render: expected an environment made with render_mode={wanted or 'rgb_array'!r}, "
-                f"got {render_mode!r}; give render_mode where the environment is made"
+                "render: expected an environment created with "
+                f"render_mode={expected or 'rgb_array'!r}, got {render_mode!r}; pass render_mode "
+                "when creating the environment"
             )
         picture = self.env.render()
         if render_mode == "ansi":
@@ -107,32 +111,32 @@ class Adapted:
 
 
 def partial_class(cls: type[T], attributes: dict[str, Any], *args: Any, **kwargs: Any) -> type[T]:
-    """Return a subclass with arguments of the constructor given; it takes more by name.
+    """Create a subclass with arguments of the constructor bound; further keywords override them.
 
     Args:
-        cls: the class.
+        cls: base class.
         attributes: class attributes of the subclass.
-        args: of the constructor.
-        kwargs: of the constructor.
+        args: positional arguments of the constructor.
+        kwargs: keyword arguments of the constructor.
     """
 
-    def init(self: Any, **more: Any) -> None:
-        cast(Any, cls).__init__(self, *args, **{**copied(kwargs), **more})
+    def init(self: Any, **overrides: Any) -> None:
+        cast(Any, cls).__init__(self, *args, **{**copy_containers(kwargs), **overrides})
 
     members = {"__init__": init, "__doc__": cls.__doc__, "__module__": cls.__module__}
     return cast(type[T], type(cls.__name__, (cls,), members | attributes))
 
 
 def world_seed(seed: int | None) -> int | None:
-    """Return the last 31 bits of a seed: some environments refuse more than 32 bits."""
+    """Return the last 31 bits of a seed, because some environments refuse more than 32 bits."""
     return None if seed is None else seed % 2**31
 
 
 def check_result(method: str, result: Any) -> tuple[Any, ...]:
-    """Return the result of a method of an environment.
+    """Check the number of values that `reset` or `step` returned.
 
     Raises:
-        InvalidObservation: it has other parts than Gymnasium and PettingZoo ask for.
+        InvalidObservation: the number differs from the API of Gymnasium and PettingZoo.
     """
     expected = _RESULTS[method]
     is_sequence = isinstance(result, tuple | list)
@@ -143,44 +147,44 @@ def check_result(method: str, result: Any) -> tuple[Any, ...]:
 
 
 def as_reward(reward: Any, field: str = "reward") -> float:
-    """Return a reward as a float.
+    """Convert the reward of one agent to a float.
 
     Args:
-        reward: of one agent.
-        field: its name, for the message.
+        reward: scalar, or an array with one element.
+        field: name of the reward, for messages.
 
     Raises:
-        InvalidObservation: it is not one number.
+        InvalidObservation: the reward is not a single real number.
     """
     if type(reward) is float:
         return reward
     try:
         return float(real_array(reward).reshape(()))
     except (TypeError, ValueError, OverflowError):
-        several = "; an environment with several agents is for FromGymnasiumAgents"
-        hint = several if field == "reward" and np.ndim(reward) > 0 else ""
+        remedy = "; use FromGymnasiumAgents for an environment with several agents"
+        hint = remedy if field == "reward" and np.ndim(reward) > 0 else ""
         got = f"{short_repr(reward, LONG)}{hint}"
         raise InvalidObservation(f"{field}: expected a number, got {got}") from None
 
 
 def as_info(info: Any, field: str = "info") -> Mapping[Any, Any]:
-    """Return an info; None is an empty one.
+    """Check that an info is a dictionary; None becomes an empty one.
 
     Args:
-        info: what came with an observation.
-        field: its name, for the message.
+        info: info of an environment.
+        field: name of the info, for messages.
 
     Raises:
-        InvalidObservation: it is no dictionary.
+        InvalidObservation: the info is no dictionary.
     """
     return {} if info is None else by_agent(info, field)
 
 
 def by_agent(values: Any, field: str) -> Mapping[Any, Any]:
-    """Return values by agent.
+    """Check that values are a dictionary by agent.
 
     Raises:
-        InvalidObservation: they are no dictionary.
+        InvalidObservation: the values are no dictionary.
     """
     if type(values) is not dict and not isinstance(values, Mapping):
         raise InvalidObservation(f"{field}: expected a dictionary, got {short_repr(values, LONG)}")
@@ -188,63 +192,64 @@ def by_agent(values: Any, field: str) -> Mapping[Any, Any]:
 
 
 def flags_of(flags: Any, field: str, agents: Sequence[Any] = ()) -> dict[Any, bool]:
-    """Return the flags of agents, by agent.
+    """Convert flags by agent to bools.
 
     Args:
-        flags: by agent, as `as_flag` takes them.
-        field: their name, for messages.
-        agents: those who need one.
+        flags: dictionary of flags accepted by `as_flag`.
+        field: name of the flags, for messages.
+        agents: agents that must have a flag.
 
     Raises:
-        InvalidObservation: they are not given by agent, one is missing, or one is no flag.
+        InvalidObservation: the flags are no dictionary, a flag is missing, or one is invalid.
     """
-    given = by_agent(flags, field)
-    if missing := [agent for agent in agents if agent not in given]:
+    flags_by_agent = by_agent(flags, field)
+    if missing := [agent for agent in agents if agent not in flags_by_agent]:
         raise InvalidObservation(f"{field}: expected a flag of each agent, got none of {missing}")
-    return {agent: as_flag(flag, f"{field}[{agent!r}]") for agent, flag in given.items()}
+    return {agent: as_flag(flag, f"{field}[{agent!r}]") for agent, flag in flags_by_agent.items()}
 
 
 _KEEP_STATE = {"knights_archers_zombies_v11", "ForagingEnv"}
-"""Environments whose `reset` keeps something of the episode before.
+"""Environments that keep state of the previous episode in `reset`.
 
-The clock of the zombies, and the places of the players, on which no other one begins.
+Knights, archers and zombies keeps its spawn timer; lbforaging keeps the positions of players, which
+block new ones.
 """
 
 
 class EnvNames(NamedTuple):
-    """Names that an environment has for the columns of its tables and for its choices, if any."""
+    """Feature names and labels that an environment defines; empty if it has none."""
 
     features: Sequence[str] = ()
     labels: Sequence[str] = ()
 
 
 def names_of(env: Any) -> EnvNames:
-    """Return the names in attributes that environments of Gymnasium and PettingZoo have."""
-    bare = getattr(env, "unwrapped", env)
-    return EnvNames(_features(bare), _labels(bare))
+    """Read feature names and labels from known attributes of an environment."""
+    unwrapped = getattr(env, "unwrapped", env)
+    return EnvNames(_features(unwrapped), _labels(unwrapped))
 
 
 def keeps_state(env: Any) -> bool:
-    """Return whether the `reset` of an environment is known to keep state."""
+    """Return whether an environment is known to keep state in `reset`."""
     metadata = getattr(env, "metadata", None) or {}
-    bare = getattr(env, "unwrapped", env)
-    return not _KEEP_STATE.isdisjoint({metadata.get("name"), type(bare).__name__})
+    unwrapped = getattr(env, "unwrapped", env)
+    return not _KEEP_STATE.isdisjoint({metadata.get("name"), type(unwrapped).__name__})
 
 
 def _features(env: Any) -> list[str]:
-    # highway-env: those of the observer, or of the configuration.
+    # highway-env: features of the observation type, or of the configuration.
     config = getattr(env, "config", None)
     observation = config.get("observation") if isinstance(config, Mapping) else None
-    of_config = observation.get("features") if isinstance(observation, Mapping) else None
+    config_features = observation.get("features") if isinstance(observation, Mapping) else None
     observers = _with_parts(env, "observation_type", "agents_observation_types")
-    found = [*(getattr(one, "features", None) for one in observers), of_config]
-    return next(filter(None, map(_names, found)), [])
+    candidates = [*(getattr(one, "features", None) for one in observers), config_features]
+    return next(filter(None, map(_names, candidates)), [])
 
 
 def _labels(env: Any) -> list[str]:
     # highway-env: a dictionary of labels by number.
-    for one in _with_parts(env, "action_type", "agents_action_types"):
-        labels = getattr(one, "actions", None)
+    for action_type in _with_parts(env, "action_type", "agents_action_types"):
+        labels = getattr(action_type, "actions", None)
         if isinstance(labels, Mapping) and list(labels) == list(range(len(labels))):
             return _names(list(labels.values()))
     # Atari.
@@ -254,22 +259,22 @@ def _labels(env: Any) -> list[str]:
     # Minigrid and others: an enumeration.
     actions = getattr(env, "actions", None)
     members: list[enum.Enum] = list(actions) if isinstance(actions, enum.EnumMeta) else []
-    if not all(isinstance(one.value, Real) for one in members):
+    if not all(isinstance(member.value, Real) for member in members):
         return []
-    members.sort(key=lambda one: one.value)
-    is_numbered = [one.value for one in members] == list(range(len(members)))
-    return [one.name for one in members] if is_numbered else []
+    members.sort(key=lambda member: member.value)
+    is_numbered = [member.value for member in members] == list(range(len(members)))
+    return [member.name for member in members] if is_numbered else []
 
 
 def _with_parts(env: Any, name: str, parts: str) -> list[Any]:
-    """Return an attribute of an environment, and those in a list of its own."""
-    one = getattr(env, name, None)
-    several = getattr(one, parts, None)
-    return [one, *(several if isinstance(several, list | tuple) else [])]
+    """Return an attribute of an environment, and the objects in a list attribute of it."""
+    parent = getattr(env, name, None)
+    values = getattr(parent, parts, None)
+    return [parent, *(values if isinstance(values, list | tuple) else [])]
 
 
 def _names(value: Any) -> list[str]:
-    """Return a value that is a list of different names, [] for any other."""
+    """Return a value if it is a list of unique names, else []."""
     names = list(value) if isinstance(value, list | tuple) else []
     usable = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
     return names if usable else []

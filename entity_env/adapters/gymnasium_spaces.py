@@ -1,4 +1,4 @@
-"""Paths, names and numbers of the values of Gymnasium spaces."""
+"""Nested Gymnasium spaces: paths, names, and conversion of values to numbers."""
 
 import math
 from collections.abc import Collection, Iterator, Sequence
@@ -28,7 +28,7 @@ DISCRETE = spaces.Discrete, spaces.MultiDiscrete
 
 
 class GraphPart(spaces.Space[Any]):
-    """The nodes or the edges of a graph, as a field of their own."""
+    """Space of the nodes or edges of a graph, as a separate field."""
 
     def __init__(self, graph: spaces.Graph, name: str) -> None:
         super().__init__()
@@ -39,26 +39,26 @@ class GraphPart(spaces.Space[Any]):
         return f"the {self.name} of {self.graph}"
 
 
-class Node(NamedTuple):
-    """A space, or a part of it at any depth."""
+class SpaceNode(NamedTuple):
+    """A space or a nested part of it."""
 
     path: str
-    keys: list[Any]  # on the path
+    keys: list[Any]  # of the path
     space: Space
 
 
 def join_path(path: str, key: object) -> str:
-    """Return the path of a part of the field at `path`."""
+    """Append a key to a path."""
     return f"{path}.{key}" if path else str(key)
 
 
 def element_paths(shape: tuple[int, ...] | None, path: str) -> list[str]:
-    """Return the path of each element of an array, in row-major order; its own for a scalar."""
+    """Return the path of each element of an array, in row-major order; `path` for a scalar."""
     return [".".join(filter(None, [path, *map(str, index)])) for index in np.ndindex(shape or ())]
 
 
 def children(space: Space) -> list[tuple[Any, Space]]:
-    """Return the keys and spaces of the parts of a `Dict`, `Tuple` or `Graph`, [] for others."""
+    """Return the keys and spaces of the parts of a `Dict`, `Tuple` or `Graph`, else []."""
     if isinstance(space, spaces.Graph):
         names = ["nodes"] if space.edge_space is None else ["nodes", "edges"]
         return [(name, GraphPart(space, name)) for name in names]
@@ -68,50 +68,50 @@ def children(space: Space) -> list[tuple[Any, Space]]:
 
 
 def nodes(
-    space: Space, path: str = "", known: Collection[str] = (), keys: Sequence[Any] = ()
-) -> Iterator[Node]:
-    """Yield a space and all its parts, in order, but none at or below `known` paths."""
-    if path not in known:
-        yield Node(path, [*keys], space)
+    space: Space, path: str = "", skip: Collection[str] = (), keys: Sequence[Any] = ()
+) -> Iterator[SpaceNode]:
+    """Yield a space and its nested parts in order, except paths in `skip` and their parts."""
+    if path not in skip:
+        yield SpaceNode(path, [*keys], space)
         for key, part in children(space):
-            yield from nodes(part, join_path(path, key), known, [*keys, key])
+            yield from nodes(part, join_path(path, key), skip, [*keys, key])
 
 
-def leaves(space: Space, path: str = "", known: Collection[str] = ()) -> list[Node]:
-    """Return the nodes that are no `Dict`, `Tuple` or `Graph`."""
-    found = nodes(space, path, known)
-    return [node for node in found if not isinstance(node.space, (*_NESTED, spaces.Graph))]
+def leaves(space: Space, path: str = "", skip: Collection[str] = ()) -> list[SpaceNode]:
+    """Return the nodes without parts: all but `Dict`, `Tuple` and `Graph`."""
+    candidates = nodes(space, path, skip)
+    return [node for node in candidates if not isinstance(node.space, (*_NESTED, spaces.Graph))]
 
 
-def locate(space: Space, path: str, argument: str) -> Node:
+def locate(space: Space, path: str, argument: str) -> SpaceNode:
     """Return the field at a path.
 
     Args:
-        space: of the observation.
-        path: of the field.
-        argument: that names the path, for messages.
+        space: observation space.
+        path: path of the field.
+        argument: name of the argument with the path, for messages.
 
     Raises:
-        InvalidSpace: there is no such field.
+        InvalidSpace: the path does not exist.
     """
-    found: dict[str, Node] = {}
+    by_path: dict[str, SpaceNode] = {}
     for node in nodes(space):
-        found.setdefault(node.path, node)  # "a.b" may be one key or two
-    if path not in found:
-        hint = did_you_mean(path, found)
-        raise InvalidSpace(f"{argument}: expected a path among {[*found]}, got {path!r}{hint}")
-    return found[path]
+        by_path.setdefault(node.path, node)  # "a.b" may be one key or two
+    if path not in by_path:
+        hint = did_you_mean(path, by_path)
+        raise InvalidSpace(f"{argument}: expected a path among {[*by_path]}, got {path!r}{hint}")
+    return by_path[path]
 
 
 def value_at(value: Any, keys: Sequence[Any], field: str) -> Any:
-    """Return the value of a field.
+    """Return the nested value at `keys`.
 
     Raises:
-        InvalidObservation: the value has no such field.
+        InvalidObservation: a key is missing.
     """
     for i, key in enumerate(keys):
         if key in ("nodes", "edges") and hasattr(value, "edge_links"):
-            return value  # the edges are read with the nodes that they connect
+            return value  # edges are read together with their nodes
         try:
             value = value[key]
         except (KeyError, IndexError, TypeError):
@@ -122,14 +122,14 @@ def value_at(value: Any, keys: Sequence[Any], field: str) -> Any:
 
 
 def choices(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[list[int], list[int]]:
-    """Return the number of choices of each component, and the number of its first choice."""
+    """Return the number of choices and the first number of each component."""
     if isinstance(space, spaces.Discrete):
         return [int(space.n)], [int(space.start)]
     return space.nvec.ravel().tolist(), np.broadcast_to(space.start, space.shape).ravel().tolist()
 
 
 def as_boxes(space: Space) -> Space:
-    """Return a space whose discrete numbers are plain ones, which `to_numbers` does not encode."""
+    """Replace discrete parts of a space by `Box`, so that `to_numbers` does not encode them."""
     if isinstance(space, DISCRETE):
         return spaces.Box(-np.inf, np.inf, space.shape or ())
     if isinstance(space, spaces.Dict):
@@ -146,25 +146,25 @@ def as_boxes(space: Space) -> Space:
 
 
 def choices_of_numbers(space: Space) -> list[range | None]:
-    """Return the choices of each number of `as_boxes(space)`, None for one that is no choice."""
-    found: list[range | None] = []
+    """Return the choices of each number of `as_boxes(space)`, None for numbers of a `Box`."""
+    ranges: list[range | None] = []
     for _, _, leaf in leaves(space):
         if isinstance(leaf, DISCRETE):
-            found += [range(start, start + n) for n, start in zip(*choices(leaf), strict=True)]
+            ranges += [range(start, start + n) for n, start in zip(*choices(leaf), strict=True)]
         else:
-            found += [None] * math.prod(leaf.shape or ())
-    return found
+            ranges += [None] * math.prod(leaf.shape or ())
+    return ranges
 
 
 def number_names(space: Space, name: str) -> list[str]:
-    """Return a name for each number of a value of a space.
+    """Return the names of the numbers that `to_numbers` returns.
 
     Args:
         space: a `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, or a `Dict` or `Tuple` of them.
-        name: the name of the whole value.
+        name: name of the whole value.
 
     Raises:
-        InvalidSpace: the space is of another kind, or has too many choices for a number each.
+        InvalidSpace: the space is not supported, or has too many choices for one-hot encoding.
     """
     names: list[str] = []
     for path, _, leaf in leaves(space, name):
@@ -190,19 +190,19 @@ def number_names(space: Space, name: str) -> list[str]:
 
 
 def to_numbers(space: Space, value: Any, n: int, field: str) -> Float32Array:
-    """Return the numbers of `n` values of a space; discrete values are one-hot encoded.
+    """Flatten `n` values of a space to numbers; discrete values are one-hot encoded.
 
     Args:
-        space: as for `number_names`.
-        value: the values, batched in the way of Gymnasium; for n=1 also the value itself.
-        n: the number of values.
-        field: for messages.
+        space: space supported by `number_names`.
+        value: values, batched like in Gymnasium; with n=1 also a single value.
+        n: number of values.
+        field: name of the field, for messages.
 
     Returns:
         (n, numbers) float32, a copy.
 
     Raises:
-        InvalidObservation: the value is not of this space.
+        InvalidObservation: the value does not fit the space.
     """
     if isinstance(space, _NESTED):
         parts = [
@@ -214,7 +214,7 @@ def to_numbers(space: Space, value: Any, n: int, field: str) -> Float32Array:
     if not isinstance(space, DISCRETE):
         return as_array(value, shape, field)
 
-    # One-hot. As float64, in which large numbers of choices differ.
+    # One-hot encoding; float64, because float32 does not distinguish large integers.
     values = as_array(value, shape, field, np.float64)
     counts, starts = choices(space)
     offsets = values - np.asarray(starts)
@@ -232,14 +232,16 @@ def to_numbers(space: Space, value: Any, n: int, field: str) -> Float32Array:
 def as_array(
     value: Any, shape: tuple[int, ...], field: str, dtype: Any = np.float32
 ) -> Float32Array:
-    """Return numbers of a shape, up to dimensions of size 1, as (shape[0], the rest), a copy.
+    """Convert numbers to an array of shape (shape[0], product of the rest), a copy.
+
+    Dimensions of size 1 may be missing or added.
 
     Raises:
-        InvalidObservation: the value does not consist of numbers, or has another shape.
+        InvalidObservation: the value has elements that are not numbers, or another shape.
     """
-    # Almost every value is an array of this shape, which needs no further checks.
-    flat, usual = (shape[0], math.prod(shape[1:])), shape[1:] if shape[0] == 1 else shape
-    if type(value) is np.ndarray and value.shape == usual and value.dtype.kind in "fiub":
+    # Fast path for arrays of the expected shape.
+    flat, expected = (shape[0], math.prod(shape[1:])), shape[1:] if shape[0] == 1 else shape
+    if type(value) is np.ndarray and value.shape == expected and value.dtype.kind in "fiub":
         return value.astype(dtype).reshape(flat)
     try:
         array = np.array(real_array(value), dtype=dtype)
@@ -248,5 +250,5 @@ def as_array(
             f"{field}: expected numbers, got {short_repr(value, LONG)} ({error})"
         ) from None
     if [d for d in array.shape if d != 1] != [d for d in shape if d != 1]:
-        raise InvalidObservation(f"{field}: expected shape {usual}, got {array.shape}")
+        raise InvalidObservation(f"{field}: expected shape {expected}, got {array.shape}")
     return array.reshape(flat)

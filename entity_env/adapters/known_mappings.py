@@ -1,4 +1,4 @@
-"""Mappings of environments whose observations cannot be inferred."""
+"""Mappings of known environments with observations that cannot be inferred."""
 
 import sys
 from typing import Any
@@ -10,23 +10,19 @@ with needs_extra():
     from gymnasium import spaces
 
 
-_DIRECTIONS = ["right", "down", "left", "up"]  # of MiniGrid, in which no constant names them
+_DIRECTIONS = ["right", "down", "left", "up"]  # of MiniGrid, which has no constant for them
 
 
 def known_mapping(env: Any) -> FieldMap | None:
-    """Return the mapping of an environment, None if it is not known.
-
-    Args:
-        env: an environment of Gymnasium.
-    """
-    kinds = {(cls.__module__, cls.__name__) for cls in type(env.unwrapped).__mro__}
-    if ("minigrid.minigrid_env", "MiniGridEnv") in kinds:
+    """Return the mapping of a Gymnasium environment, None if it is unknown."""
+    classes = {(cls.__module__, cls.__name__) for cls in type(env.unwrapped).__mro__}
+    if ("minigrid.minigrid_env", "MiniGridEnv") in classes:
         return _view_of_minigrid(env.observation_space)
     return None
 
 
 def _view_of_minigrid(space: Any) -> FieldMap | None:
-    """Return the mapping of what the agent sees, None for the observation of a wrapper."""
+    """Return the mapping of MiniGrid's observation, None if a wrapper changed the space."""
     if not isinstance(space, spaces.Dict) or [*space] != ["direction", "image", "mission"]:
         return None
     numbers = sys.modules["minigrid.core.constants"]  # imported by the environment
@@ -41,7 +37,7 @@ def _view_of_minigrid(space: Any) -> FieldMap | None:
         },
         leave_out={"object": ["unseen", "empty"]},
     )
-    # The agent stands in the middle of the last column.
+    # The agent is in the middle of the last column.
     return FieldMap(
         entities={"me": Place(row=rows // 2, column=columns - 1), "cell": cell},
         global_features=[Globals("direction", kinds={"direction": _DIRECTIONS})],

@@ -1,7 +1,7 @@
-"""The mapping of a world's fields to entity types, global features and actions.
+"""Mapping of an environment's fields to entity types, global features and actions.
 
-A path leads to a field by keys and positions joined by dots, such as "units.0"; "" is the whole
-observation or action. The nodes and edges of a graph are its fields "nodes" and "edges".
+A path consists of keys and indices joined by dots, such as "units.0"; "" is the whole observation
+or action. The nodes and edges of a graph are its fields "nodes" and "edges".
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,22 +12,22 @@ from entity_env.errors import InvalidSpace
 from entity_env.spaces import ActionName, EntityName
 
 AGENT: EntityName = "agent"
-"""The type of agents that are entities: members of a team, or one who selects without actors."""
+"""Entity type of agents: members of a team, or the default actor of `Select`."""
 
 ACTION_MASK = "action_mask"
-"""The usual key of the mask of an action."""
+"""Default key of action masks."""
 
 Labels: TypeAlias = Sequence[str] | Mapping[str, int]
-"""The labels of a column: the names of 0, 1 and so on, or the number of each name."""
+"""Labels of a column: the names of 0, 1 and so on, or the number of each name."""
 
 
 def _check_types(mapping: object, **expected: tuple[type, str]) -> None:
-    """Raise if an attribute of a mapping is not of its class, which a text describes."""
-    for name, (kind, described) in expected.items():
+    """Raise if an attribute of a mapping is not of the expected class, named in words."""
+    for name, (cls, expected_text) in expected.items():
         value = getattr(mapping, name)
-        if not isinstance(value, kind):
+        if not isinstance(value, cls):
             owner = type(mapping).__name__
-            raise InvalidSpace(f"{owner}.{name}: expected {described}, got {value!r}")
+            raise InvalidSpace(f"{owner}.{name}: expected {expected_text}, got {value!r}")
 
 
 _BY_COLUMN = Mapping, "a dictionary by column"
@@ -35,36 +35,33 @@ _BY_COLUMN = Mapping, "a dictionary by column"
 
 @dataclass(frozen=True)
 class Rows:
-    """A field whose rows are entities of one type.
+    """Field with rows that are entities of one type.
 
-    A field that is not a table is one row, or as many rows as `columns` cut it into. The cells of
-    an image are its rows, whose columns are "row" and "column" before the channels.
+    A flat field is one row, or is split into rows of `columns`. The rows of an image are its cells,
+    with the columns "row" and "column" before the channels.
 
     With `one_hot`, `kinds`, `only` or `leave_out`, a `Discrete` number of the field is one column,
-    as it is in a `Box`, and one-hot encoded unless it is named in `kinds`.
+    like in a `Box`, and one-hot encoded unless it is named in `kinds`.
 
     Attributes:
-        path: the path of the field.
-        columns: the names of all numbers of a row, in the order of the field.
-        features: the columns to keep, in this order; by default all but `presence`.
-        presence: the column, by name or number, that is 0 in rows that stand for no entity. A
-            column named "presence" is one by default.
-        absent: a row with these numbers stands for no entity.
-        span: the part [start, end) of a flat field, or of the rows of a table.
-        one_hot: the labels of columns of whole numbers that stand for labels. Such a column becomes
-            a column "COLUMN=LABEL" for each label, of which one is 1; a number without a label is
-            an error.
-        kinds: the labels of columns likewise; such a column, which may be one of `constants`,
-            becomes a `Kind` with these labels, behind the numbers.
-        only: for columns, their labels or numbers in the rows that are entities; all others stand
-            for none.
-        leave_out: for columns, their labels or numbers in rows that stand for no entity.
-        numbered: whether to add a column "number": that of the row, from 0 in this part of the
-            field, also counting rows that stand for no entity.
-        constants: columns to add at the end, with the number or label that they have in all rows.
-        identity: the id of an entity, by which it is known in later frames: "row" is the number of
-            its row, as in tables with fixed places; else a column that tells entities of a frame
-            apart. None for no ids.
+        path: path of the field.
+        columns: names of all numbers of a row, in the order of the field.
+        features: columns to use, in this order; by default all but `presence`.
+        presence: column, by name or index, that is 0 in rows without an entity; by default the
+            column named "presence", if there is one.
+        absent: values of a row without an entity.
+        span: part [start, end) of a flat field, or of the rows of a table.
+        one_hot: labels of integer columns to one-hot encode. Such a column is replaced by columns
+            "COLUMN=LABEL"; a number without a label is an error.
+        kinds: labels of integer columns that become categorical features (`Kind`), after the
+            numbers. They may be `constants`; a number without a label is an error.
+        only: labels or numbers of columns in rows that are entities; other rows are ignored.
+        leave_out: labels or numbers of columns in rows to ignore.
+        numbered: add a column "number" with the row number, which starts at 0 in this part of the
+            field and counts rows without an entity.
+        constants: columns to append, with a number or label that is the same in all rows.
+        identity: id that identifies an entity in later frames: "row" for the row number, if
+            entities have fixed rows, or a column with unique values. None for no ids.
     """
 
     path: str = ""
@@ -83,7 +80,7 @@ class Rows:
 
     @property
     def names_choices(self) -> bool:
-        """True if numbers of the field are named as labels or select its rows."""
+        """True if columns have labels or filter the rows."""
         return bool(self.one_hot or self.kinds or self.only or self.leave_out)
 
     def __post_init__(self) -> None:
@@ -93,13 +90,13 @@ class Rows:
 
 @dataclass(frozen=True, init=False, repr=False)
 class Place:
-    """An entity with constant features that is in every frame, such as `Place(row=3, column=6)`.
+    """Entity with constant features in every frame, such as `Place(row=3, column=6)`.
 
-    It stands for the one whose view the observation is and who is not in it: with the columns of
-    the rows for its position, relative positions are seen from it, and it can be the actor.
+    It represents an agent that the observation is centred on but does not contain. With the same
+    position columns as the rows, relative positions can be computed, and it can be an actor.
 
     Args:
-        features: its features, by name; a label for a kind of the rows of its type.
+        features: features by name; labels for the kinds of its type.
     """
 
     features: Mapping[str, float | str]
@@ -113,15 +110,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Globals:
-    """A field whose numbers belong to no entity.
+    """Field with global features.
 
     Attributes:
-        path: the path of the field.
-        columns: the names of all its numbers, in the order of the field.
-        features: the columns to keep, in this order; by default all.
-        span: the part [start, end) of a flat field.
-        one_hot: the labels of columns, as in `Rows`.
-        kinds: the labels of columns, as in `Rows`.
+        path: path of the field.
+        columns: names of all numbers, in the order of the field.
+        features: columns to use, in this order; by default all.
+        span: part [start, end) of a flat field.
+        one_hot: labels of columns, as in `Rows`.
+        kinds: labels of columns, as in `Rows`.
     """
 
     path: str = ""
@@ -133,7 +130,7 @@ class Globals:
 
     @property
     def names_choices(self) -> bool:
-        """True if numbers of the field are named as labels."""
+        """True if columns have labels."""
         return bool(self.one_hot or self.kinds)
 
     def __post_init__(self) -> None:
@@ -142,21 +139,20 @@ class Globals:
 
 @dataclass(frozen=True)
 class Choice:
-    """A part of the action that is one of several choices.
+    """Part of the action that is a choice among labels.
 
     Attributes:
-        path: its path in the action.
-        actors: the type whose entities choose: number `column` of each `of` consecutive components
-            belongs to the row of the same number, whether or not the rows before it stand for
-            entities. By default the frame as a whole chooses.
-        labels: the names of the choices; by default those of the environment, or numbers.
-        values: the values of the choices in the action, for a part that is a `Box`.
-        mask: the path of its mask in the observation, or else in the info.
-        default: the choice for rows that stand for no entity, and where a mask allows nothing, as
-            a position in `labels`. By default the first for such rows; a mask that allows nothing
-            is an error.
-        column: the number of this component among those of a row.
-        of: the number of components of a row.
+        path: path in the action.
+        actors: entity type that acts. Component `column` of each `of` consecutive components
+            belongs to the row of the same number; rows without an entity count. None for a global
+            action.
+        labels: names of the choices; by default the labels of the environment, or numbers.
+        values: values of the choices in the action, if the part is a `Box`.
+        mask: path of the mask, in the observation or else in the info.
+        default: choice for rows without an entity, and for masks that allow nothing, as an index of
+            `labels`. By default 0 for such rows, and an error for such masks.
+        column: index of this component among the components of a row.
+        of: number of components of a row.
     """
 
     path: str = ""
@@ -171,19 +167,19 @@ class Choice:
 
 @dataclass(frozen=True)
 class Select:
-    """A part of the action that is the number of a row: an entity is selected.
+    """Part of the action that is a row number and selects an entity.
 
     Attributes:
-        path: its path in the action.
-        actees: the type whose entities are selected.
-        actors: the type whose entities select, as in `Choice`. By default an entity of the type
-            "agent", without features, is added to the world.
-        first: the number that means the first row.
-        mask: the path of its mask in the observation, or else in the info.
-        default: the number in the action where nobody selects or nothing can be selected. By
-            default 0; a mask that allows nothing is an error.
-        column: the number of this component among those of a row.
-        of: the number of components of a row.
+        path: path in the action.
+        actees: entity type that is selected.
+        actors: entity type that acts, as in `Choice`. By default an entity of type "agent", without
+            features, is added to the frame.
+        first: number of the first row.
+        mask: path of the mask, in the observation or else in the info.
+        default: number for rows without an entity, and for masks that allow nothing. By default 0
+            for such rows, and an error for such masks.
+        column: index of this component among the components of a row.
+        of: number of components of a row.
     """
 
     path: str
@@ -198,15 +194,14 @@ class Select:
 
 @dataclass(frozen=True)
 class Number:
-    """A part of the action that consists of numbers: a `Box` of floats.
+    """Part of the action that is continuous: a `Box` of floats.
 
     Attributes:
-        path: its path in the action.
-        actors: the type whose entities choose them: row i of a `Box` (n, D) or (n * D,) belongs to
-            the row of the same number, whether or not the rows before it stand for entities. Rows
-            that stand for none get 0, or the bound that is nearest to it. By default the frame as a
-            whole chooses all of them.
-        names: the names of the D numbers; by default their positions.
+        path: path in the action.
+        actors: entity type that acts: row i of a `Box` (n, D) or (n * D,) belongs to row i of the
+            field; rows without an entity count, and get 0 or the nearest bound. None for a global
+            action.
+        names: names of the D numbers; by default their indices.
     """
 
     path: str = ""
@@ -224,19 +219,19 @@ AnyAction: TypeAlias = Choice | Select | Number
 
 @dataclass(frozen=True)
 class FieldMap:
-    """The meaning of the fields of a world. Fields that are not named here are inferred.
+    """Mapping of the fields of an environment. Fields that are not named are inferred.
 
     Attributes:
-        entities: the fields of each entity type, or its place.
-        global_features: the fields that belong to no entity.
-        actions: the parts of the action, by the names of our actions.
-        ignore: paths of the fields of the observation to leave out. Of a flat field that is also
-            mapped, the numbers that no span covers are left out, which is logged otherwise.
-        action_mask: the path of the mask of the whole action, in the observation or else in the
-            info; None for no mask. A step without "action_mask" allows everything, but another
-            path is required to be there.
-        metrics: paths of numbers in the info to log. A path that no info of a whole episode has is
-            an error.
+        entities: fields of each entity type, or its place.
+        global_features: fields with global features.
+        actions: parts of the action, by action name.
+        ignore: paths of observation fields to omit. For a flat field that is also mapped, it
+            silences the warning about numbers that no span covers.
+        action_mask: path of the mask of the whole action, in the observation or else in the info;
+            None for no mask. The default is optional, and everything is allowed without it; any
+            other path is required.
+        metrics: paths of numbers in the info to log. A path that is in no info of an episode is an
+            error.
     """
 
     entities: Mapping[EntityName, Rows | Place | Sequence[Rows | Place]] = field(
@@ -252,30 +247,30 @@ class FieldMap:
         for name, paths in (("ignore", self.ignore), ("metrics", self.metrics)):
             if isinstance(paths, str):
                 raise InvalidSpace(f"FieldMap.{name}: expected a list of paths, got {paths!r}")
-        rows = [one for several in self.rows().values() for one in several]
+        rows = [one for fields in self.rows().values() for one in fields]
         is_list = isinstance(self.global_features, Sequence)
-        for name, parts, kinds in (
+        for name, parts, classes in (
             ("entities", rows, (Rows, Place)),
             ("global_features", self.global_features if is_list else [None], (Globals,)),
             ("actions", self.actions.values(), (Choice, Select, Number)),
         ):
-            if not all(isinstance(part, kinds) for part in parts):
-                expected = " or ".join(kind.__name__ for kind in kinds)
+            if not all(isinstance(part, classes) for part in parts):
+                expected = " or ".join(kind.__name__ for kind in classes)
                 raise InvalidSpace(
                     f"FieldMap.{name}: expected {expected} for each, got {getattr(self, name)!r}"
                 )
 
     def rows(self) -> dict[EntityName, list[Rows | Place]]:
-        """Return the fields and places of each entity type, as lists."""
+        """Return the fields and places of each entity type as a list."""
         return {
             name: [rows] if isinstance(rows, Rows | Place) else list(rows)
             for name, rows in self.entities.items()
         }
 
     def paths(self) -> set[str]:
-        """Return the paths of the observation that need no inference."""
-        several = [rows for rows_of_type in self.rows().values() for rows in rows_of_type]
-        mapped = [rows.path for rows in several if isinstance(rows, Rows)]
-        mapped += [part.path for part in self.global_features]
+        """Return the paths of the observation that are not inferred."""
+        fields = [rows for rows_of_type in self.rows().values() for rows in rows_of_type]
+        paths = [rows.path for rows in fields if isinstance(rows, Rows)]
+        paths += [part.path for part in self.global_features]
         masks = [self.action_mask, *(action.mask for action in self.actions.values())]
-        return {*mapped, *(mask for mask in masks if mask is not None), *self.ignore}
+        return {*paths, *(mask for mask in masks if mask is not None), *self.ignore}

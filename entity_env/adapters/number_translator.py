@@ -1,4 +1,4 @@
-"""Translator between numbers of actors and a `Box` of a Gymnasium action."""
+"""Translator between continuous entity actions and a `Box` of a Gymnasium action."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,15 +34,15 @@ from entity_env.spaces import (
 
 
 class NumberTranslator(ActionTranslator):
-    """Translate numbers of entities, or of the frame as a whole, to a `Box` of floats.
+    """Translate continuous actions of entities, or a global one, to a `Box` of floats.
 
     Args:
-        name: of the action in the mapping.
-        action: its meaning.
-        components: that it sets; only one `Box` is right.
-        num_rows: of each entity type, None if it varies.
-        prefix: of the names of types.
-        is_team: agents are entities, which choose where the mapping names no actors.
+        name: action name in the mapping.
+        action: mapping of the action.
+        components: components that the action sets; must be a single `Box`.
+        num_rows: number of rows of each entity type, None if it varies.
+        prefix: prefix of type names.
+        is_team: agents are entities, and the default actors.
 
     Raises:
         InvalidSpace: the action does not fit the environment.
@@ -63,22 +63,22 @@ class NumberTranslator(ActionTranslator):
         argument, path, box = f"FieldMap.actions[{name!r}]", components[0].path, components[0].box
         if len(components) > 1 or box is None:
             paths = [one.path for one in components]
-            remedy = "name one of these paths, or use Choice or Select for choices"
+            remedy = "set path to one of these, or use Choice or Select for choices"
             raise InvalidSpace(f"{argument}: expected one Box, got parts at {paths}; {remedy}")
         if box.dtype is None or box.dtype.kind != "f":
             remedy = f"name the choices with Choice({path!r}, values=[...])"
             raise InvalidSpace(f"action {path!r}: expected a Box of floats, got {box}; {remedy}")
 
         rows = None if action.actors is None else num_rows[action.actors]
-        num_actors, names = _cut(argument, action, box.shape, rows)
+        num_actors, names = _split_box(argument, action, box.shape, rows)
         if rows not in (None, num_actors):
             raise InvalidSpace(
                 f"{argument}.actors: expected numbers for each of the {rows} rows of "
-                f"{action.actors!r}, got those of {num_actors}; name with span the rows that act, "
-                "or leave actors out where the frame as a whole chooses"
+                f"{action.actors!r}, got numbers for {num_actors}; limit the rows with span, or "
+                "omit actors for a global action"
             )
 
-        # The bounds of each row, (actors, numbers); those of the space hold for all of them.
+        # Bounds of each row, (actors, numbers); the action space has the widest ones.
         with np.errstate(over="ignore"):
             self._low, self._high = (
                 bound.astype(np.float32).reshape(num_actors, -1) for bound in (box.low, box.high)
@@ -100,14 +100,14 @@ class NumberTranslator(ActionTranslator):
         self.space = cls(names, self._low.min(axis=0).tolist(), self._high.max(axis=0).tolist())
         self.complete = replace(action, path=path, names=names)
         finite = np.finfo(np.float32)
-        self._least = np.maximum(self._low, finite.min).tolist()  # so that all below are finite
+        self._least = np.maximum(self._low, finite.min).tolist()  # so that valid numbers are finite
         self._most = np.minimum(self._high, finite.max).tolist()
-        self._box, self._rounds = box, box.dtype != np.float32
+        self._box, self._casts = box, box.dtype != np.float32
         self._default = np.clip(np.zeros_like(self._low), self._low, self._high).tolist()
         self._names = self.space.components
 
     def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
-        """Return the mask of the entity action, None if nobody acts."""
+        """Return the mask of the entity action, None without actors."""
         if self._is_global:
             return GlobalContinuousActionMask()
         if not (frame.rows[self._actors] < len(self._low)).any():
@@ -115,7 +115,7 @@ class NumberTranslator(ActionTranslator):
         return self.join_masks([True], JoinedFrames([frame], frame.ids))
 
     def join_masks(self, masks: Sequence[Any], joined: JoinedFrames) -> ActionMask:
-        """Return one mask for several agents, of which None has nobody who acts."""
+        """Combine the masks of several agents; None stands for an agent that cannot act."""
         rows = np.concatenate([frame.rows[self._actors] for frame in joined.frames])
         offered = np.repeat([mask is not None for mask in masks], joined.num_rows(self._actors))
         acts = offered & (rows < len(self._low))  # other rows have no numbers in the action
@@ -129,35 +129,35 @@ class NumberTranslator(ActionTranslator):
         return ContinuousActionMask(actor_ids=acting, low=low, high=high)
 
     def decode(self, action: Any, joined: JoinedFrames, choices: Sequence[dict[int, Any]]) -> None:
-        """Set the numbers of each agent that an entity action stands for.
+        """Write an entity action to the choices of each agent, by slot.
 
         Raises:
-            InvalidAction: a number is none, or beyond its bounds.
+            InvalidAction: a number is NaN or out of bounds.
         """
         (slot,) = self.slots
         numbers = np.asarray(action.values, np.float32)
         if action.names != self._names:
             columns = [component(action.names, name) for name in self._names]
             numbers = numbers[..., columns]
-        # Lists, as calls of numpy take longer for a few numbers.
+        # Lists, because NumPy is slower for a few numbers.
         if self._is_global:
             self._check_shape(numbers, (len(self._names),))
-            own = numbers.tolist()
-            self._check_bounds(action, 0, 0, own)
-            choices[0][slot] = own
+            values = numbers.tolist()
+            self._check_bounds(action, 0, 0, values)
+            choices[0][slot] = values
             return
-        places = joined.locate(self._actors, action.actors)
-        self._check_shape(numbers, (len(places), len(self._names)))
-        for i, ((agent, row), own) in enumerate(zip(places, numbers.tolist(), strict=True)):
-            self._check_bounds(action, i, row, own)
-            choices[agent].setdefault(slot, [*self._default])[row] = own
+        locations = joined.locate(self._actors, action.actors)
+        self._check_shape(numbers, (len(locations), len(self._names)))
+        for i, ((agent, row), values) in enumerate(zip(locations, numbers.tolist(), strict=True)):
+            self._check_bounds(action, i, row, values)
+            choices[agent].setdefault(slot, [*self._default])[row] = values
 
     def value(self, component: Component, choice: Any, mask: BoolArray | None) -> Any:
-        """Return the value of the `Box`; without numbers 0, or the bound that is nearest to it."""
+        """Return the value of the `Box`; by default 0, clipped to the bounds."""
         numbers = self._default if choice is None else choice
-        if not self._rounds:
+        if not self._casts:
             return numbers
-        # Bounds may be further apart as float32.
+        # Clip, because bounds rounded to float32 may be wider.
         value = np.array(numbers, self._box.dtype).reshape(self._box.shape)
         return np.minimum(np.maximum(value, self._box.low), self._box.high)
 
@@ -167,38 +167,40 @@ class NumberTranslator(ActionTranslator):
             raise InvalidAction(f"actions[{self.name!r}]: expected the shape {shape}, got {got}")
 
     def _check_bounds(self, action: Any, i: int, row: int, numbers: list[float]) -> None:
-        """Raise unless the numbers of actor `i` are within the bounds of a row.
+        """Check the numbers of actor `i` against the bounds of a row.
 
         Raises:
-            InvalidAction: names the first that is not.
+            InvalidAction: names the first number that is out of bounds.
         """
         if all(map(le, self._least[row], numbers)) and all(map(le, numbers, self._most[row])):
             return
-        who = "" if self._is_global else f", actor {action.actors[i]!r}"
+        actor = "" if self._is_global else f", actor {action.actors[i]!r}"
         bounds = zip(self._names, self._low[row], self._high[row], strict=True)
         name, expected, got = next(
             (name, f"a number from {low:g} to {high:g}", f"{number:g}")
             for (name, low, high), number in zip(bounds, numbers, strict=True)
             if not (math.isfinite(number) and low <= number <= high)
         )
-        raise InvalidAction(f"actions[{self.name!r}]{who}, {name}: expected {expected}, got {got}")
+        raise InvalidAction(
+            f"actions[{self.name!r}]{actor}, {name}: expected {expected}, got {got}"
+        )
 
 
-def _cut(
+def _split_box(
     argument: str, action: Number, shape: tuple[int, ...], num_rows: int | None
 ) -> tuple[int, list[str]]:
-    """Return how many actors choose numbers of a `Box`, and the names of the numbers of each.
+    """Return the number of actors of a `Box`, and the names of the numbers of each actor.
 
     Args:
-        argument: that names the action, for messages.
-        action: its meaning.
-        shape: of the `Box`.
-        num_rows: of the actors' type, None if it varies or the frame as a whole chooses.
+        argument: name of the mapping, for messages.
+        action: mapping of the action.
+        shape: shape of the `Box`.
+        num_rows: number of rows of the actor type, None if it varies or the action is global.
 
     Raises:
-        InvalidSpace: the numbers cannot be cut like this.
+        InvalidSpace: the size is not divisible by the number of rows or names.
     """
-    size, given = math.prod(shape), action.names
+    size, names = math.prod(shape), action.names
     if size == 0:
         raise InvalidSpace(f"{argument}.path: expected a Box with numbers, got the shape {shape}")
     if action.actors is None:
@@ -206,13 +208,13 @@ def _cut(
     elif len(shape) > 1:
         num_actors, columns = shape[0], shape[1:]
     else:
-        width = len(given or ())
+        width = len(names or ())
         if not width and num_rows:
             width = size // num_rows if size % num_rows == 0 else 1
         if not width or size % width:
-            raise InvalidSpace(f"{argument}.names: expected a divisor of {size} names, got {given}")
+            raise InvalidSpace(f"{argument}.names: expected a divisor of {size} names, got {names}")
         num_actors, columns = size // width, (width,)
-    names = [one or "0" for one in element_paths(columns, "")]
-    if given is not None and (isinstance(given, str) or len(given) != len(names)):
-        raise InvalidSpace(f"{argument}.names: expected {len(names)} names, got {given!r}")
-    return num_actors, names if given is None else [*given]
+    default_names = [one or "0" for one in element_paths(columns, "")]
+    if names is not None and (isinstance(names, str) or len(names) != len(default_names)):
+        raise InvalidSpace(f"{argument}.names: expected {len(default_names)} names, got {names!r}")
+    return num_actors, default_names if names is None else [*names]

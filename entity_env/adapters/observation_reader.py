@@ -1,4 +1,4 @@
-"""Reader of observations as entities and global features."""
+"""Conversion of Gymnasium observations to entities and global features."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,9 +18,9 @@ from entity_env.adapters.gymnasium_spaces import (
 from entity_env.adapters.mapping import FieldMap, Globals, Place, Rows
 from entity_env.adapters.row_readers import (
     ROW,
+    FieldRows,
     GlobalsReader,
     PlaceReader,
-    RowsOfField,
     RowsReader,
 )
 from entity_env.adapters.space_fields import (
@@ -43,27 +43,26 @@ class Frame(NamedTuple):
     """Entities and global features of an observation."""
 
     features: dict[EntityName, Float32Array]  # (n, num_features) per type
-    # (n,) per type, the row of each entity in its field; read-only, as frames share these arrays.
+    # (n,) per type, row of each entity in its field; read-only, because frames share these arrays.
     rows: dict[EntityName, IntArray]
     global_features: Float32Array  # (num_global_features,)
-    ids: dict[EntityName, list[str]]  # (n,) per type whose fields have an identity
+    ids: dict[EntityName, list[str]]  # (n,) per type with an identity
 
 
 class ObservationReader:
-    """Reader of observations of one space.
+    """Reader that converts the observations of a space to frames.
 
     Args:
-        space: of the observations.
-        mapping: the meaning of its fields.
-        columns: names of the columns of tables, from the environment.
-        prefix: of the names of types.
+        space: observation space.
+        mapping: mapping of its fields.
+        columns: column names of tables, from the environment.
+        prefix: prefix of type names.
 
     Attributes:
-        obs_space: the types and global features.
-        num_rows: per type the number of rows of its fields if that is fixed, else None; by the
-            names of the mapping.
-        entities: the fields of each type with all columns named, by the names of the mapping.
-        global_features: the fields that belong to no entity, likewise.
+        obs_space: entity types and global features.
+        num_rows: number of rows of each type, None if it varies; without prefix.
+        entities: fields of each type with all column names; without prefix.
+        global_features: fields with global features and all column names.
 
     Raises:
         InvalidSpace: the mapping does not fit the space, or a field cannot be inferred.
@@ -80,48 +79,48 @@ class ObservationReader:
         self.entities: dict[EntityName, list[Rows | Place]] = {}
         self.global_features: list[Globals] = []
         self._entities: dict[EntityName, list[RowsReader | PlaceReader]] = {}
-        self._identities: dict[EntityName, str] = {}  # of the types that have one
+        self._identities: dict[EntityName, str] = {}  # by type
         self._globals: list[GlobalsReader] = []
-        self._fields: dict[FieldKey, Field] = {}  # a field that several show is read once
-        self._covered: dict[FieldKey, BoolArray] = {}  # the numbers of flat fields that are named
+        self._fields: dict[FieldKey, Field] = {}  # a field of several types is read once
+        self._covered: dict[FieldKey, BoolArray] = {}  # mapped numbers of flat fields
 
-        # The mapping first, as what it names need not be inferred.
-        for name, several in mapping.rows().items():
-            self._add_type(name, several)
-        for given in mapping.global_features:
-            self._add_globals(given)
+        # Add the fields of the mapping, then infer the others.
+        for name, fields in mapping.rows().items():
+            self._add_type(name, fields)
+        for part in mapping.global_features:
+            self._add_globals(part)
         inferred, global_features = _infer_fields(space, mapping, columns)
-        if twice := sorted(self.entities.keys() & inferred.keys()):
+        if names := sorted(self.entities.keys() & inferred.keys()):
             raise InvalidSpace(
-                f"FieldMap.entities: expected other names than those of inferred types, got {twice}"
+                f"FieldMap.entities: expected names that differ from inferred types, got {names}"
                 "; rename them, or name the fields of that name in the mapping or in ignore"
             )
         for name, rows in inferred.items():
             self._add_type(name, [rows])
-        for given in global_features:
-            self._add_globals(given)
+        for part in global_features:
+            self._add_globals(part)
         self._warn_of_uncovered_numbers(mapping.ignore)
 
     def read(self, observation: Any) -> Frame:
-        """Return the entities and global features of an observation.
+        """Convert an observation to a frame.
 
         Raises:
-            InvalidObservation: the observation is not of the space.
+            InvalidObservation: the observation does not fit the space.
         """
         values = {key: field.read(observation) for key, field in self._fields.items()}
         features, rows, ids = {}, {}, {}
         for name, readers in self._entities.items():
-            of_fields = [reader.read(values) for reader in readers]
-            first = of_fields[0]
+            field_rows = [reader.read(values) for reader in readers]
+            first = field_rows[0]
             features[name], rows[name] = first.features, first.rows
-            if len(of_fields) > 1:
-                starts = np.cumsum([0, *(field.total for field in of_fields)]).tolist()
-                each = zip(starts, of_fields, strict=False)
-                features[name] = np.concatenate([field.features for field in of_fields])
-                rows[name] = np.concatenate([start + field.rows for start, field in each])
+            if len(field_rows) > 1:
+                starts = np.cumsum([0, *(field.total for field in field_rows)]).tolist()
+                pairs = zip(starts, field_rows, strict=False)
+                features[name] = np.concatenate([field.features for field in field_rows])
+                rows[name] = np.concatenate([start + field.rows for start, field in pairs])
             if name in self._identities:
-                ids[name] = self._ids(name, of_fields, rows[name])
-        # Numbers of all fields, then kinds of all.
+                ids[name] = self._ids(name, field_rows, rows[name])
+        # Global features: numbers of all fields, then kinds of all fields.
         blocks = [reader.read(values) for reader in self._globals]
         if len(blocks) == 1:
             return Frame(features, rows, blocks[0], ids)
@@ -130,51 +129,51 @@ class ObservationReader:
             global_features = global_features[self._global_order]
         return Frame(features, rows, global_features, ids)
 
-    def _ids(self, name: EntityName, fields: Sequence[RowsOfField], rows: IntArray) -> list[str]:
-        """Return the ids of the entities of a type, which no other type has."""
+    def _ids(self, name: EntityName, fields: Sequence[FieldRows], rows: IntArray) -> list[str]:
+        """Return the ids of the entities of a type, unique among types."""
         if self._identities[name] == ROW:
             return [f"{name} {row}" for row in rows.tolist()]
-        # Places have no columns.
+        # Places have no column with an id.
         prefixes = [
             f"{name} place" if isinstance(reader, PlaceReader) else name
             for reader in self._entities[name]
         ]
-        each = zip(prefixes, fields, strict=True)
-        return [f"{prefix} {key}" for prefix, field in each for key in field.keys.tolist()]
+        pairs = zip(prefixes, fields, strict=True)
+        return [f"{prefix} {key}" for prefix, field in pairs for key in field.keys.tolist()]
 
-    def _add_type(self, name: EntityName, several: Sequence[Rows | Place]) -> None:
-        """Add readers of the fields of a type, which show the same features."""
+    def _add_type(self, name: EntityName, fields: Sequence[Rows | Place]) -> None:
+        """Add readers of the fields of a type, which must have equal features."""
         argument = f"FieldMap.entities[{name!r}]"
-        if not several:
+        if not fields:
             raise InvalidSpace(f"{argument}: expected Rows, got none")
-        # Places last, as their labels are those of the rows.
+        # Places last, because they use the labels of the rows.
         readers: dict[int, RowsReader | PlaceReader] = {}
         like: Entity | None = None
-        for i, rows in sorted(enumerate(several), key=lambda one: isinstance(one[1], Place)):
+        for i, rows in sorted(enumerate(fields), key=lambda one: isinstance(one[1], Place)):
             if isinstance(rows, Place):
                 readers[i] = PlaceReader(rows, argument, like)
             else:
                 readers[i] = reader = RowsReader(self._space, rows, argument, self._names, like)
-                self._use(reader.field, reader.span, rows.path)
+                self._register_field(reader.field, reader.span, rows.path)
             like = readers[i].entity
-        own = [readers[i] for i in range(len(several))]
-        identities = {rows.identity for rows in several if isinstance(rows, Rows)} or {None}
+        type_readers = [readers[i] for i in range(len(fields))]
+        identities = {rows.identity for rows in fields if isinstance(rows, Rows)} or {None}
         if len(identities) > 1:
             raise InvalidSpace(
                 f"{argument}: expected the same identity for every field, got {identities}"
             )
         if (identity := identities.pop()) is not None:
             self._identities[join_path(self._prefix, name)] = identity
-        counts = [reader.num_rows for reader in own if reader.num_rows is not None]
-        self.num_rows[name] = sum(counts) if len(counts) == len(own) else None
-        self.entities[name] = [reader.rows for reader in own]
-        self._entities[join_path(self._prefix, name)] = own
-        self.obs_space.entities[join_path(self._prefix, name)] = own[0].entity
+        counts = [reader.num_rows for reader in type_readers if reader.num_rows is not None]
+        self.num_rows[name] = sum(counts) if len(counts) == len(type_readers) else None
+        self.entities[name] = [reader.rows for reader in type_readers]
+        self._entities[join_path(self._prefix, name)] = type_readers
+        self.obs_space.entities[join_path(self._prefix, name)] = type_readers[0].entity
 
-    def _add_globals(self, given: Globals) -> None:
-        """Add the numbers of a field that belong to no entity."""
-        reader = GlobalsReader(self._space, given)
-        self._use(reader.field, reader.span, given.path)
+    def _add_globals(self, part: Globals) -> None:
+        """Add a reader of a field with global features."""
+        reader = GlobalsReader(self._space, part)
+        self._register_field(reader.field, reader.span, part.path)
         self._globals.append(reader)
         self.obs_space.global_features += reader.entity.features
         self.obs_space.global_kinds += reader.entity.kinds
@@ -186,22 +185,22 @@ class ObservationReader:
         ]
         self._global_order = np.argsort(are_kinds, kind="stable")
 
-    def _use(self, field: Field, span: slice, path: str) -> None:
-        """Read a field in every frame, and note the numbers that a span covers if it is flat."""
+    def _register_field(self, field: Field, span: slice, path: str) -> None:
+        """Register a field to read in every frame; for a flat one, mark the numbers of the span."""
         self._fields[field.key] = field
         if field.is_flat:
-            nothing = np.zeros(len(field.columns), dtype=np.bool_)
-            self._covered.setdefault((path, bool(field.choices)), nothing)[span] = True
+            uncovered = np.zeros(len(field.columns), dtype=np.bool_)
+            self._covered.setdefault((path, bool(field.choices)), uncovered)[span] = True
 
     def _warn_of_uncovered_numbers(self, ignored: Sequence[str]) -> None:
-        """Log the numbers of flat fields that no span covers, once for each field."""
+        """Log a warning about numbers of flat fields that no span covers, once for each field."""
         for (path, _), is_covered in self._covered.items():
             if is_covered.all() or path in ignored:
                 continue
             edges = np.flatnonzero(np.diff(~is_covered, prepend=False, append=False))
-            left = ", ".join(f"({start}, {end})" for start, end in edges.reshape(-1, 2))
+            spans = ", ".join(f"({start}, {end})" for start, end in edges.reshape(-1, 2))
             warn_once(
-                f"FieldMap: no span covers {left} of the {len(is_covered)} numbers of "
+                f"FieldMap: no span covers {spans} of the {len(is_covered)} numbers of "
                 f"{path or OBSERVATION!r}, which are not observed; name them in Rows or Globals, "
                 f"or {path!r} in ignore as well if they are to be left out"
             )
@@ -210,15 +209,15 @@ class ObservationReader:
 def _infer_fields(
     space: Space, mapping: FieldMap, columns: Sequence[str]
 ) -> tuple[dict[EntityName, Rows], list[Globals]]:
-    """Make entities of tables and sequences, and global features of all other numbers."""
+    """Infer entities from tables and sequences, and global features from other numbers."""
     entities: dict[EntityName, Rows] = {}
     global_features, problems = [], []
     keys = {key for key, _ in children(space)}
     root = OBSERVATION if keys == {OBSERVATION, mapping.action_mask} else ""
-    for path, _, field in leaves(space, known=mapping.paths()):
+    for path, _, field in leaves(space, skip=mapping.paths()):
         name = "" if path == root else path.removeprefix(f"{root}.")
         shape = field.shape if isinstance(field, spaces.Box) else ()
-        # A flat field that the columns divide is a table in one row.
+        # A flat field of a multiple of the columns is a flattened table.
         is_flattened = len(shape) == 1 and columns and shape[0] and shape[0] % len(columns) == 0
         if is_table(field) or is_flattened:
             if name in entities:
@@ -234,7 +233,7 @@ def _infer_fields(
     if problems:
         raise InvalidSpace(
             f"observation: expected tables, sequences, graphs and numbers, got "
-            f"{'; '.join(problems)}. Name each in a FieldMap: as Rows(path) to make entities of "
+            f"{'; '.join(problems)}. Add each to a FieldMap: as Rows(path), to make entities of "
             "its rows or cells, or in ignore; or wrap the environment"
         )
     return entities, global_features

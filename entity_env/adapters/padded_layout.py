@@ -1,4 +1,4 @@
-"""`PaddedLayout`: the slots of entities in arrays of one size, and their parts of an action."""
+"""`PaddedLayout`: assignment of entities and actors to elements of fixed-size arrays."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,46 +9,46 @@ from entity_env.arrays import Float32Array, IntArray
 from entity_env.spaces import ActionName, ActionSpace, EntityName, ObsSpace
 
 
-class Head(NamedTuple):
-    """The action and the actor of one element of the padded action."""
+class PaddedChoice(NamedTuple):
+    """Action and actor of one choice of the padded action."""
 
     action: ActionName
-    entity: EntityName | None  # the type of the actor; None for a global action
-    row: int  # of the actor among those of its type
+    entity: EntityName | None  # type of the actor; None for a global action
+    row: int  # index of the actor within its type
 
 
-class NumberHead(NamedTuple):
-    """The action, the actor and the component of one number of the padded action."""
+class PaddedNumber(NamedTuple):
+    """Action, actor and component of one number of the padded action."""
 
     action: ActionName
-    entity: EntityName | None  # as in `Head`
+    entity: EntityName | None  # as in `PaddedChoice`
     row: int
     component: str
 
 
 class PaddedLayout:
-    """Slots for entities, and elements of the action for their choices.
+    """Slots of entities in padded arrays, and elements of the padded action for their actions.
 
     Args:
-        obs_space: the types.
-        action_space: the actions.
-        max_entities: the number of slots of each type, or of every type.
-        actors: per action the types that take it; all of them for actions that are left out.
+        obs_space: observation space.
+        action_space: action spaces.
+        max_entities: number of slots, per type or for every type.
+        actors: acting types of each action; by default all types.
 
     Attributes:
-        max_entities: the number of slots of each type, in the order of the types.
-        slots: type and row of each slot, in this order; the last one, of no type, is the slot of
-            global features and actions.
+        max_entities: number of slots of each type, in the order of the types.
+        slots: type and row of each slot, in this order; the last slot has no type and is for global
+            features and actions.
         num_choices: per action, the number of labels, or of slots that may be selected.
-        heads: the actor of each choice of the padded action.
-        numbers: the actor and component of each number of the padded action.
-        bounds: (2, numbers) float32, the smallest and largest value of each number.
-        head_of: per action (slots,) int64, the choice or the first number of a slot; -1 for none.
-        mask_starts: (heads + 1,) int64, the start of each head in the concatenation of the labels
-            or slots that all heads choose among.
+        heads: action and actor of each choice of the padded action.
+        numbers: action, actor and component of each number of the padded action.
+        bounds: (2, numbers) float32, lower and upper bound of each number.
+        head_of: per action (slots,) int64, index of the choice or the first number of a slot; -1
+            for none.
+        mask_starts: (heads + 1,) int64, start of each head in the concatenated action mask.
 
     Raises:
-        ValueError: an argument does not fit the spaces, or there is nothing to choose.
+        ValueError: an argument does not fit the spaces, or no action has a choice.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class PaddedLayout:
         max_entities: Mapping[EntityName, int] | int,
         actors: Mapping[ActionName, Sequence[EntityName]],
     ) -> None:
-        # Types, and the actions that entities of these types take.
+        # Validate the acting types of each action.
         types = list(obs_space.entities)
         local = [name for name, space in action_space.items() if not space.is_global]
-        for name, given in actors.items():
-            if name not in local or isinstance(given, str) or not set(given) <= set(types):
+        for name, allowed in actors.items():
+            if name not in local or isinstance(allowed, str) or not set(allowed) <= set(types):
                 raise ValueError(
                     f"actors: expected lists of types among {types} for actions among {local}, "
-                    f"got {name!r}: {given!r}"
+                    f"got {name!r}: {allowed!r}"
                 )
 
-        # A slot for each entity, and one for the frame as a whole.
+        # Create the slots of each type, and one for global features and actions.
         sizes = max_entities
         if not isinstance(sizes, Mapping):
             sizes = dict.fromkeys(types, sizes)
@@ -86,10 +86,10 @@ class PaddedLayout:
             (None, 0),
         ]
 
-        # A choice, or numbers, for each slot that may act.
+        # Create a choice, or numbers, for each slot that may act.
         self.num_choices: dict[ActionName, int] = {}
-        self.heads: list[Head] = []
-        self.numbers: list[NumberHead] = []
+        self.heads: list[PaddedChoice] = []
+        self.numbers: list[PaddedNumber] = []
         self.head_of: dict[ActionName, IntArray] = {}
         bounds: list[tuple[float, float]] = []
         for name, space in action_space.items():
@@ -101,14 +101,14 @@ class PaddedLayout:
                     continue
                 if space.components:
                     self.head_of[name][slot] = len(self.numbers)
-                    self.numbers += [NumberHead(name, entity, row, c) for c in space.components]
+                    self.numbers += [PaddedNumber(name, entity, row, c) for c in space.components]
                     bounds += space.bounds_by_name().values()
                 else:
                     self.head_of[name][slot] = len(self.heads)
-                    self.heads.append(Head(name, entity, row))
+                    self.heads.append(PaddedChoice(name, entity, row))
         self.bounds: Float32Array = np.array(bounds, np.float32).reshape(-1, 2).T
         if not self.heads and not self.numbers:
-            raise ValueError("env: expected something that can be chosen, got no action or actor")
+            raise ValueError("env: expected at least one action with actors, got none")
         counts = [self.num_choices[head.action] for head in self.heads]
         if 0 in counts:
             name = self.heads[counts.index(0)].action

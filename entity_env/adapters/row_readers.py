@@ -1,4 +1,4 @@
-"""Readers of the entities of one type in the fields of an observation."""
+"""Readers that convert a field of an observation to entities or global features."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.adapters.columns import Columns, finite_numbers
+from entity_env.adapters.columns import FeatureColumns, finite_numbers
 from entity_env.adapters.gymnasium_spaces import Space, number_names
 from entity_env.adapters.mapping import Globals, Place, Rows
 from entity_env.adapters.space_fields import CELL, FieldKey, field_at, positions_of
@@ -16,22 +16,22 @@ from entity_env.arrays import Float32Array, IntArray
 from entity_env.errors import LONG, InvalidSpace, did_you_mean, short_repr
 from entity_env.spaces import Entity
 
-_FEW = 64
-"""A number of elements that Python compares in less time than a call of numpy takes."""
+_MAX_PYTHON_ELEMENTS = 64
+"""Up to this many elements, comparisons in Python are faster than a call of NumPy."""
 
 
 ROW = "row"
-"""Identity of the entities of a table with fixed places."""
+"""Value of `Rows.identity` for entities with fixed rows."""
 
 
-class RowsOfField(NamedTuple):
+class FieldRows(NamedTuple):
     """The n entities of a field in a frame.
 
     Attributes:
         features: (n, num_features) float32.
-        rows: (n,) int64, the number of the row of each; read-only, as frames share these arrays.
-        total: number of rows of the field.
-        keys: (n,) numbers that tell the entities of a frame apart.
+        rows: (n,) int64, row numbers; read-only, because frames share these arrays.
+        total: number of rows of the field, including rows without an entity.
+        keys: (n,) numbers that identify the entities within a frame.
     """
 
     features: Float32Array
@@ -41,10 +41,10 @@ class RowsOfField(NamedTuple):
 
 
 class RowsReader:
-    """Reader of the entities of one field; `like` has the features of the other fields, if any.
+    """Reader of a field with rows that are entities.
 
-    The attribute `rows` has the names of all columns of the field, given or inferred; `entity` has
-    the features.
+    The features must be equal to `like`, if another field of the type has set it. Attribute `rows`
+    is the mapping with the names of all columns; `entity` has the features.
     """
 
     def __init__(
@@ -58,23 +58,24 @@ class RowsReader:
         self.field = field = field_at(space, rows.path, f"{argument}.path", rows.names_choices)
         self.span = field.span(rows.span, f"{argument}.span")
 
-        # The names of the numbers of a row: given, from the environment, or positions.
-        names = own = field.columns[self.span] if field.is_flat else field.columns
+        # Column names: from the mapping, from the environment, or indices.
+        names = field.columns[self.span] if field.is_flat else field.columns
+        count = len(names)
         if rows.columns is not None:
             names = list(rows.columns)
-            left = len(own) % max(len(names), 1) if field.is_flat else len(own) - len(names)
+            remainder = count % max(len(names), 1) if field.is_flat else count - len(names)
             is_image = field.columns[: len(CELL)] == CELL
             is_moved = is_image and any(
                 name in names and names.index(name) != i for i, name in enumerate(CELL)
             )
-            if left or not names or is_moved:
-                expected = f"a divisor of {len(own)}" if field.is_flat else f"{len(own)}"
+            if remainder or not names or is_moved:
+                expected = f"a divisor of {count}" if field.is_flat else f"{count}"
                 if is_image:
                     expected += f" (of a cell of an image: {CELL}, then the channels)"
                 raise InvalidSpace(
                     f"{argument}.columns: expected {expected} names, got {len(names)}: {names}"
                 )
-        elif len(columns) == len(own) and not field.is_flat:
+        elif len(columns) == count and not field.is_flat:
             names = list(columns)
         self._width = width = len(names)
         self.num_rows: int | None = None
@@ -82,7 +83,7 @@ class RowsReader:
             size = self.span.stop - self.span.start
             self.num_rows = size // width if field.is_flat else size
 
-        # Rows that stand for no entity.
+        # Rows without an entity.
         presence = rows.presence
         if presence is None and "presence" in names:
             presence = names.index("presence")
@@ -91,22 +92,22 @@ class RowsReader:
         elif presence is not None and not 0 <= presence < width:
             raise InvalidSpace(f"{argument}.presence: expected 0 to {width - 1}, got {presence}")
         self._presence = presence
-        named = None if presence is None else names[presence]
-        self.rows = replace(rows, columns=names, presence=named)
+        presence_name = None if presence is None else names[presence]
+        self.rows = replace(rows, columns=names, presence=presence_name)
         self._absent = None if rows.absent is None else np.asarray(rows.absent, dtype=np.float32)
         if self._absent is not None and self._absent.shape != (width,):
             raise InvalidSpace(f"{argument}.absent: expected {width} numbers, got {rows.absent}")
 
         choices = field.choices_of_rows(self.span, width) if field.is_flat else field.choices
-        self._columns = Columns(rows, names, choices, field.path, argument, presence, like)
+        self._columns = FeatureColumns(rows, names, choices, field.path, argument, presence, like)
         self.entity = self._columns.entity
 
         self._identity: int | None = None
         if rows.identity not in (None, ROW):
             self._identity = positions_of(names, [rows.identity], f"{argument}.identity")[0]
 
-    def read(self, values: Mapping[FieldKey, Float32Array]) -> RowsOfField:
-        """Return the entities of the field in a frame."""
+    def read(self, values: Mapping[FieldKey, Float32Array]) -> FieldRows:
+        """Read the entities of the field."""
         block = values[self.field.key]
         if self.field.is_flat:
             block = block[0, self.span].reshape(-1, self._width)
@@ -116,18 +117,18 @@ class RowsReader:
         rows = self._present_rows(block)
         if len(rows) < total:
             block = block.take(rows, axis=0)
-        if not self._columns.selection.is_all:
-            is_kept = self._columns.selection.keeps(block)
+        if not self._columns.row_filter.is_all:
+            is_kept = self._columns.row_filter.mask(block)
             block, rows = block[is_kept], rows[is_kept]
         keys = rows if self._identity is None else block[:, self._identity]
-        return RowsOfField(self._columns.of(block, rows), rows, total, keys)
+        return FieldRows(self._columns.transform(block, rows), rows, total, keys)
 
     def _present_rows(self, block: Float32Array) -> IntArray:
-        """Return the numbers of the rows that stand for an entity."""
+        """Return the numbers of the rows with an entity."""
         total, presence, absent = len(block), self._presence, self._absent
         if absent is None and presence is None:
             return _first_rows(total)
-        if block.size <= _FEW:
+        if block.size <= _MAX_PYTHON_ELEMENTS:
             absent_row = None if absent is None else absent.tolist()
             present = [
                 i
@@ -142,47 +143,47 @@ class RowsReader:
 
 
 class GlobalsReader:
-    """Reader of the numbers of a field that belong to no entity.
+    """Reader of a field with global features.
 
-    The attribute `globals` has the names of all columns, given or inferred; `entity` has the
-    features.
+    Attribute `globals` is the mapping with the names of all columns; `entity` has the features.
     """
 
-    def __init__(self, space: Space, given: Globals) -> None:
-        argument = f"FieldMap.global_features[{given.path!r}]"
-        self.field = field = field_at(space, given.path, argument, given.names_choices)
+    def __init__(self, space: Space, mapping: Globals) -> None:
+        argument = f"FieldMap.global_features[{mapping.path!r}]"
+        self.field = field = field_at(space, mapping.path, argument, mapping.names_choices)
         if not field.is_flat:
             raise InvalidSpace(
                 f"{argument}: expected a field with a fixed number of numbers, got {field.space}; "
                 "name it in entities"
             )
-        self.span = span = field.span(given.span, f"{argument}.span")
-        names = list(given.columns or number_names(field.space, field.path)[span])
+        self.span = span = field.span(mapping.span, f"{argument}.span")
+        names = list(mapping.columns or number_names(field.space, field.path)[span])
         size = span.stop - span.start
         if len(names) != size:
             raise InvalidSpace(f"{argument}.columns: expected {size} names, got {names}")
-        self.globals = replace(given, columns=names, features=given.features or None)
+        self.globals = replace(mapping, columns=names, features=mapping.features or None)
         choices = field.choices_of_rows(span, size)
-        self._columns = Columns(self.globals, names, choices, field.path, argument)
+        self._columns = FeatureColumns(self.globals, names, choices, field.path, argument)
         self.entity = self._columns.entity
 
     def read(self, values: Mapping[FieldKey, Float32Array]) -> Float32Array:
-        """Return the features, (numbers + kinds,) float32."""
+        """Read the features, (numbers + kinds,) float32."""
         block = values[self.field.key][:, self.span]
-        features: Float32Array = self._columns.of(block, _first_rows(1))[0]
+        features: Float32Array = self._columns.transform(block, _first_rows(1))[0]
         return features
 
 
 class PlaceReader:
-    """Reader of an entity with constant features, `like` those of the fields of its type, if any.
+    """Reader of a `Place`, an entity with constant features.
 
-    The attribute `entity` has its features.
+    The features must be equal to `like`, if a field of the type has set it. Attribute `entity` has
+    the features.
     """
 
     def __init__(self, place: Place, argument: str, like: Entity | None) -> None:
         self.rows, self.num_rows = place, 1
-        own = [*place.features]
-        self.entity = Entity(own, constants=own) if like is None else like
+        names = [*place.features]
+        self.entity = Entity(names, constants=names) if like is None else like
         if sorted(place.features) != sorted(self.entity.columns):
             raise InvalidSpace(
                 f"{argument}: expected the same features from every field, got "
@@ -200,14 +201,14 @@ class PlaceReader:
             values[kind.name] = kind.labels.index(str(label))
         self._block = finite_numbers(values, argument)[None]
 
-    def read(self, values: Mapping[FieldKey, Float32Array]) -> RowsOfField:
-        """Return the entity."""
-        return RowsOfField(self._block.copy(), _first_rows(1), 1, _first_rows(1))
+    def read(self, values: Mapping[FieldKey, Float32Array]) -> FieldRows:
+        """Return the entity, a copy."""
+        return FieldRows(self._block.copy(), _first_rows(1), 1, _first_rows(1))
 
 
 @lru_cache(maxsize=256)
 def _first_rows(n: int) -> IntArray:
-    """Return the numbers of the first n rows, which many frames share."""
+    """Return a shared, read-only array of the first n row numbers."""
     rows = np.arange(n)
     rows.flags.writeable = False
     return rows

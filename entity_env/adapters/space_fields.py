@@ -1,4 +1,4 @@
-"""Fields of Gymnasium observations as rows of numbers."""
+"""Conversion of the fields of Gymnasium observations to rows of numbers."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,48 +30,49 @@ _Convert: TypeAlias = Callable[[Any], Float32Array]
 FieldKey: TypeAlias = tuple[str, bool]
 
 OBSERVATION = "observation"
-"""The name of an observation without keys, and the usual key beside an action mask."""
+"""Name of an observation without keys, and its usual key in a `Dict` with an action mask."""
 CELL = ["row", "column"]
-"""The names of the first columns of the cells of an image."""
+"""Names of the first columns of the cells of an image."""
 _FEATURE = "feature"
-"""The name of the numbers of a field, to which `number_names` adds their positions."""
+"""Name of the numbers of a field; `number_names` appends their indices."""
 
 
 class Field(NamedTuple):
     """A field of an observation."""
 
-    path: str  # "observation" for all of it
-    keys: list[Any]  # on the path
+    path: str  # "observation" for the whole observation
+    keys: list[Any]  # of the path
     space: Space
     columns: list[str]  # names of the numbers of a row
     convert: _Convert  # value -> (rows, columns) float32, a copy
-    is_flat: bool  # it has no rows of its own: it is one row, which a mapping may cut
+    is_flat: bool  # a single row, which a mapping may split
     num_rows: int | None  # None if it varies
-    # The choices of each discrete number that is one column; empty if such are one-hot encoded.
-    choices: list[range | None]
+    choices: list[range | None]  # of discrete columns; empty if they are one-hot encoded
 
     @property
     def key(self) -> "FieldKey":
-        """The path, and whether discrete numbers are one column each."""
+        """Path, and whether discrete numbers are one column each."""
         return self.path, bool(self.choices)
 
     def read(self, observation: Any) -> Float32Array:
-        """Return (rows, columns) float32, of which parts may be shown as they are."""
+        """Convert the value of the field to (rows, columns) float32, a copy."""
         return self.convert(value_at(observation, self.keys, self.path))
 
     def choices_of_rows(self, span: slice, width: int) -> list[range | None]:
-        """Return the choices of the columns of the rows that a part of a flat field is cut into."""
-        own = self.choices[span]
-        each = [[one for one in own[i::width] if one] for i in range(width if own else 0)]
+        """Return the choices of each column of a flat field that is split into rows of `width`."""
+        choices = self.choices[span]
+        columns = [
+            [one for one in choices[i::width] if one] for i in range(width if choices else 0)
+        ]
         return [
-            range(min(one.start for one in several), max(one.stop for one in several))
-            if len(several) == len(own) // width
+            range(min(one.start for one in ranges), max(one.stop for one in ranges))
+            if len(ranges) == len(choices) // width
             else None
-            for several in each
+            for ranges in columns
         ]
 
     def span(self, span: tuple[int, int] | None, argument: str) -> slice:
-        """Return the part of the numbers of a flat field, or of the rows of a table."""
+        """Return a slice of the numbers of a flat field, or of the rows of a table."""
         size = len(self.columns) if self.is_flat else self.num_rows
         start, end = span or (0, size)
         if span is not None and not 0 <= start < span[1] <= (span[1] if size is None else size):
@@ -81,38 +82,38 @@ class Field(NamedTuple):
 
 
 def is_table(space: Space) -> bool:
-    """Return whether a field has rows of its own."""
+    """Return whether the values of a space are rows."""
     return isinstance(space, spaces.Sequence | GraphPart) or len(space.shape or ()) == 2
 
 
-def positions_of(names: Sequence[str], wanted: Sequence[str], argument: str) -> list[int]:
-    """Return the positions of columns, which `argument` names in messages, among all names."""
-    if missing := [name for name in wanted if name not in names]:
+def positions_of(names: Sequence[str], columns: Sequence[str], argument: str) -> list[int]:
+    """Return the positions of columns among all names; `argument` is for messages."""
+    if missing := [name for name in columns if name not in names]:
         hint = did_you_mean(str(missing[0]), map(str, names))
         raise InvalidSpace(f"{argument}: expected columns among {list(names)}, got {missing}{hint}")
-    return [list(names).index(name) for name in wanted]
+    return [list(names).index(name) for name in columns]
 
 
 def field_at(space: Space, path: str, argument: str, names_choices: bool = False) -> Field:
-    """Return the field of an observation.
+    """Return the field at a path of an observation space.
 
     Args:
-        space: of the observation.
-        path: of the field.
-        argument: that names the path, for messages.
+        space: observation space.
+        path: path of the field.
+        argument: name of the argument with the path, for messages.
         names_choices: discrete numbers are one column each, instead of one-hot encoded.
 
     Raises:
-        InvalidSpace: there is no such field, or it does not consist of numbers.
+        InvalidSpace: the path does not exist, or the field does not consist of numbers.
     """
     _, keys, space = locate(space, path, argument)
-    path, own_choices = path or OBSERVATION, _choices_of_columns(space) if names_choices else []
-    if any(own_choices):
+    path, column_choices = path or OBSERVATION, _choices_of_columns(space) if names_choices else []
+    if any(column_choices):
         space = as_boxes(space)
     else:
-        own_choices = []
+        column_choices = []
     shape = space.shape or ()
-    # The columns of a row by the kind of space, and the conversion of an observation to rows.
+    # Column names, and the conversion of values to rows, by type of space.
     is_flat, num_rows = not is_table(space), None
     try:
         if isinstance(space, GraphPart):
@@ -126,7 +127,7 @@ def field_at(space: Space, path: str, argument: str, names_choices: bool = False
             row: Space = space
             if not is_flat:
                 num_rows, row = shape[0], spaces.Box(-np.inf, np.inf, shape[1:])
-            if isinstance(space, spaces.MultiDiscrete) and not is_flat:  # choices of all rows
+            if isinstance(space, spaces.MultiDiscrete) and not is_flat:  # of all rows
                 first, end = space.start.min(axis=0), (space.start + space.nvec).max(axis=0)
                 row = spaces.MultiDiscrete(end - first, start=first)
             columns, n = number_names(row, _FEATURE), 1 if num_rows is None else num_rows
@@ -136,11 +137,11 @@ def field_at(space: Space, path: str, argument: str, names_choices: bool = False
                 convert = partial(to_numbers, row, n=n, field=path)
     except InvalidSpace as error:
         raise InvalidSpace(f"{path}: {error}") from None
-    return Field(path, keys, space, columns, convert, is_flat, num_rows, own_choices)
+    return Field(path, keys, space, columns, convert, is_flat, num_rows, column_choices)
 
 
 def _choices_of_columns(space: Space) -> list[range | None]:
-    """Return the choices of the columns of the rows of a field, None for other numbers."""
+    """Return the choices of each column, None for columns that are not discrete."""
     if isinstance(space, GraphPart):
         nodes = choices_of_numbers(space.graph.node_space)
         edge_space = space.graph.edge_space
@@ -151,15 +152,15 @@ def _choices_of_columns(space: Space) -> list[range | None]:
         return choices_of_numbers(space.feature_space)
     if not isinstance(space, spaces.MultiDiscrete) or len(space.shape) not in (2, 3):
         return choices_of_numbers(space)
-    # A table or grid: the choices of all rows.
+    # Table or grid: union of the choices of all rows.
     ends = (space.start + space.nvec).reshape(-1, space.shape[-1]).max(axis=0).tolist()
-    firsts = space.start.reshape(-1, space.shape[-1]).min(axis=0).tolist()
-    place: list[range | None] = [None] * len(CELL) if len(space.shape) == 3 else []
-    return place + list(map(range, firsts, ends))
+    starts = space.start.reshape(-1, space.shape[-1]).min(axis=0).tolist()
+    position: list[range | None] = [None] * len(CELL) if len(space.shape) == 3 else []
+    return position + list(map(range, starts, ends))
 
 
 def _grid_converter(shape: tuple[int, ...], path: str) -> tuple[list[str], _Convert]:
-    """Convert the cells of a grid to rows, with their places."""
+    """Return the columns and conversion of a grid; its cells become rows with positions."""
     height, width, channels = shape
     cells = np.indices((height, width), dtype=np.float32).reshape(2, -1).T
 
@@ -173,15 +174,15 @@ def _grid_converter(shape: tuple[int, ...], path: str) -> tuple[list[str], _Conv
 def _sequence_converter(space: spaces.Sequence, path: str) -> tuple[list[str], _Convert]:
     element = space.feature_space
     names = number_names(element, _FEATURE)
-    # The values of a stacked sequence are arrays, of which one has the length.
+    # A stacked sequence is a nested value of arrays; the length is that of the first array.
     first = leaves(element)[0].keys if space.stack and children(element) else []
 
     def convert(value: Any) -> Float32Array:
-        one = value_at(value, first, path)
+        array = value_at(value, first, path)
         try:
-            n = len(one)
+            n = len(array)
         except TypeError:
-            raise InvalidObservation(f"{path}: expected several values, got {one!r}") from None
+            raise InvalidObservation(f"{path}: expected a sequence, got {array!r}") from None
         if n == 0:
             return np.zeros((0, len(names)), dtype=np.float32)
         if space.stack or not children(element):
@@ -192,9 +193,10 @@ def _sequence_converter(space: spaces.Sequence, path: str) -> tuple[list[str], _
 
 
 def _graph_converter(part: GraphPart, path: str) -> tuple[list[str], _Convert]:
-    """Convert the nodes; or the edges, with their own features and those of both ends.
+    """Return the columns and conversion of the nodes or edges of a graph.
 
-    Node numbers would mean nothing to a network that does not know the order of entities.
+    Edges get the features of both nodes instead of their numbers, because a network that is
+    invariant to the order of entities cannot use numbers.
     """
     graph, edge_space = part.graph, part.graph.edge_space
     names = number_names(graph.node_space, _FEATURE)

@@ -1,4 +1,4 @@
-"""Small worlds that can be learnt in seconds to hours, one per file, imported when used."""
+"""Example environments that train in seconds to hours, one per file, imported lazily."""
 
 import sys
 from collections import UserDict
@@ -39,7 +39,7 @@ _NOT_IMPORTED: Any = None
 
 
 class ExampleRegistry(UserDict[str, World]):
-    """Classes by name, of which the examples are imported when they are looked up."""
+    """Registry of environment classes by name, which imports examples on first access."""
 
     def __getitem__(self, name: str) -> World:
         if self.data[name] is _NOT_IMPORTED:

@@ -1,4 +1,4 @@
-"""Base class for environments that step many worlds in array operations."""
+"""Base class of vectorised environments that step by array operations."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,20 +23,20 @@ Bools = npt.NDArray[np.bool_]
 
 
 class ArrayEnvs(VecEnv):
-    """B environments whose state is a few arrays with a row for each of them.
+    """Base class of B environments with state in arrays, one row per environment.
 
-    In all frames the same number of actors of one type take the one action of the space, which is
-    categorical and allows everything. Episodes end by themselves, they are never truncated.
+    The action space has a single categorical action without masks. All frames have the same number
+    of actors of one type. Episodes terminate; they are never truncated.
 
-    All draws are functions of the seed, the environment, its episode and step, so that an episode
-    depends neither on the other environments nor on what was drawn before.
+    Random numbers are functions of the seed, the environment, its episode and step, so episodes do
+    not depend on other environments or earlier draws.
 
     Args:
-        plain: one such environment, with its arguments and the same rules.
+        plain: a single environment with the same rules and arguments.
         actor_type: the type of the actors.
-        actors_per_env: the number of actors in each frame.
+        actors_per_env: number of actors in each frame.
         num_envs: B.
-        first_env_index: the index of the first among all environments of the run.
+        first_env_index: index of the first one among all environments of the run.
 
     Raises:
         EntityEnvError: there are no environments.
@@ -71,11 +71,11 @@ class ArrayEnvs(VecEnv):
 
     @abstractmethod
     def begin(self, envs: Ints) -> None:
-        """Begin the next episode of some environments."""
+        """Start the next episode of some environments."""
 
     @abstractmethod
     def move(self, choices: Ints) -> tuple[Floats, Bools]:
-        """Take a step everywhere.
+        """Step all environments.
 
         Args:
             choices: (B, actors) int64.
@@ -87,10 +87,10 @@ class ArrayEnvs(VecEnv):
 
     @abstractmethod
     def features(self) -> dict[EntityName, Ragged]:
-        """Return the features of all environments, float32, in new arrays."""
+        """Return the features of all environments as new float32 arrays."""
 
     def identity(self) -> dict[EntityName, Ragged]:
-        """Return the numbers of `VecObs.identity`, for the types whose entities are known."""
+        """Return the numbers of `VecObs.identity`, by type; types without ids are left out."""
         return {}
 
     @abstractmethod
@@ -109,28 +109,28 @@ class ArrayEnvs(VecEnv):
         return len(self.steps)
 
     def seed(self, seed: int) -> None:
-        """Make the episodes from the next reset on a function of `seed`."""
+        """Seed the episodes from the next reset on."""
         self.refuse_begun_step("seed")
         self._seed = seed
         self._episodes[:] = 0
 
     def track(self, types: Sequence[EntityName] | None = None) -> None:
-        """Show the numbers of `identity` from now on, of all types or of some."""
+        """Return the numbers of `identity` from now on, for all types or for some."""
         self._tracked = types_to_track(types, self._obs_space, self._has_begun)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """Begin an episode everywhere."""
+        """Reset all environments."""
         self.refuse_begun_step("reset")
         self._begin_episodes(np.arange(len(self)))
         self._has_begun = True
         return self._without_outcome(obs_config)
 
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
-        """Take a step everywhere; where an episode ends, show the first frame of the next.
+        """Step all environments; where an episode ends, return the first frame of the next.
 
         Raises:
-            EntityEnvError: there was no reset.
-            InvalidAction: the choices do not fit the actors or the labels.
+            EntityEnvError: the environments were not reset.
+            InvalidAction: the choices do not match the actors or the labels.
         """
         if not self._has_begun:
             raise EntityEnvError("act: call reset first")
@@ -146,8 +146,8 @@ class ArrayEnvs(VecEnv):
 
         Args:
             envs: int64, the environments.
-            number: the position in the sequence of a step, for all of `envs` or for each; the same
-                position always has the same number.
+            number: index of the draw in its step, for all of `envs` or for each; equal indices give
+                equal numbers.
 
         Returns:
             float64, of the shape to which `envs` and `number` broadcast.
@@ -155,10 +155,10 @@ class ArrayEnvs(VecEnv):
         return uniforms_f64(mix(self._keys[envs], self.steps[envs], number))
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything on which the next steps depend.
+        """Return the state of all environments.
 
         Raises:
-            EntityEnvError: there was no reset.
+            EntityEnvError: the environments were not reset.
         """
         self.refuse_begun_step("get_state")
         if not self._has_begun:
@@ -171,10 +171,10 @@ class ArrayEnvs(VecEnv):
         }
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs:
-        """Restore a state.
+        """Restore a state that `get_state` returned.
 
         Raises:
-            InvalidObservation: it is the state of another number or kind of environments.
+            InvalidObservation: the state is of another class or number of environments.
         """
         self.refuse_begun_step("set_state")
         if type(state["seed"]) is not int:
@@ -203,7 +203,7 @@ class ArrayEnvs(VecEnv):
         return self._plain.view()
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Return pictures of all environments, (B, height, width, 3) uint8."""
+        """Render all environments, (B, height, width, 3) uint8."""
         return np.stack([np.asarray(self.world(i).render(**kwargs)) for i in range(len(self))])
 
     def _begin_episodes(self, envs: Ints) -> None:
@@ -251,14 +251,14 @@ class ArrayEnvs(VecEnv):
         )
 
     def _numbers(self, features: Mapping[EntityName, Ragged]) -> dict[EntityName, Ragged]:
-        """Return the numbers of the types that are tracked and shown."""
+        """Return the identity numbers of the types that are tracked and observed."""
         shown = [name for name in features if name in self._tracked]
         known = self.identity() if shown else {}
         nothing = Ragged(np.zeros(0, np.int64), np.zeros(len(self), np.int64))
         return {name: known.get(name, nothing) for name in shown}
 
     def _mask(self, features: Mapping[EntityName, Ragged], shown: ObsSpace) -> VecActionMask:
-        """Return a mask that allows everything to every actor."""
+        """Return a mask that allows all choices of all actors."""
         starts = np.zeros(len(self), dtype=np.int64)
         for name in shown.entities:
             if name == self._actor_type:
@@ -274,21 +274,21 @@ class ArrayEnvs(VecEnv):
 
 
 def _only(
-    features: Mapping[EntityName, Ragged], known: ObsSpace, shown: ObsSpace
+    features: Mapping[EntityName, Ragged], source: ObsSpace, target: ObsSpace
 ) -> dict[EntityName, Ragged]:
-    """Return the types and features to show, in their order."""
-    if shown.kinds:
+    """Select the types and features of `target`, in its order."""
+    if target.kinds:
         raise InvalidObservation(
             f"features: expected numbers alone, as ArrayEnvs shows no labels, got kinds of "
-            f"{[*shown.kinds]}; give a column for each label, or derive from VecEnv"
+            f"{[*target.kinds]}; give a column for each label, or derive from VecEnv"
         )
-    wanted = [(name, entity.features) for name, entity in shown.entities.items()]
-    if shown.global_features:
-        wanted.append((GLOBAL, shown.global_features))
-    columns = {name: entity.features for name, entity in known.entities.items()}
-    columns[GLOBAL] = known.global_features
+    features_by_type = [(name, entity.features) for name, entity in target.entities.items()]
+    if target.global_features:
+        features_by_type.append((GLOBAL, target.global_features))
+    columns = {name: entity.features for name, entity in source.entities.items()}
+    columns[GLOBAL] = source.global_features
     chosen = {}
-    for name, names in wanted:
+    for name, names in features_by_type:
         if unknown := [n for n in names if n not in columns.get(name, [])]:
             raise InvalidObservation(
                 f"features of {name!r}: expected some of {columns.get(name, [])}, got {unknown}"

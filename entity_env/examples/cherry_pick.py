@@ -19,13 +19,13 @@ _PLAYER = np.zeros((1, 0), dtype=np.float32)
 
 
 class CherryPick(PlainState, Drawn, Environment):
-    """Cherries that the player picks one by one, with the quality of each as reward.
+    """Pick cherries one by one; the reward is the quality of the cherry.
 
-    Qualities are drawn from a normal distribution and shifted so that the better half of them adds
-    up to 1. An episode ends when half of the cherries are picked, so the maximum return is 1.
+    Qualities are normally distributed, and shifted so that the better half sums to 1. An episode
+    ends when half of the cherries are picked, so the maximum return is 1.
 
     Args:
-        num_cherries: the number of cherries; at least 2.
+        num_cherries: number of cherries, at least 2.
 
     Raises:
         ValueError: `num_cherries` is below 2.

@@ -18,12 +18,13 @@ _BEAN_IDS = [f"Bean{i}" for i in range(1, 10)]
 
 
 class Count(PlainState, Drawn, Environment):
-    """Beans without features; the reward is 1 for choosing their number, else 0.
+    """Count beans without features: the reward is 1 for the right number, else 0.
 
-    Some of the wrong answers are ruled out by the mask. An episode is one answer.
+    The mask rules out some of the wrong answers. An episode is one step.
 
     Args:
-        masked_choices: there are fewer beans than this, and no answer above is allowed; 1 to 10.
+        masked_choices: exclusive upper bound of the number of beans and of the allowed answers, 1
+            to 10.
 
     Raises:
         ValueError: `masked_choices` is outside of 1 to 10.
@@ -43,7 +44,7 @@ class Count(PlainState, Drawn, Environment):
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
-        """Draw the number of beans, and the answers that are allowed beside it."""
+        """Draw the number of beans, and the wrong answers that the mask allows."""
         self.count = self.rng.randrange(self.masked_choices)
         num_decoys = self.rng.randint(0, self.masked_choices)
         decoys = self.rng.sample(range(self.masked_choices), num_decoys)

@@ -1,4 +1,4 @@
-"""Pictures of environments: marks on a plane, as pixels or as characters."""
+"""Rendering of environments as marks on a plane, in pixels or characters."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _SIDE = 320  # pixels of the longer side
 
 
 def as_hex(colour: Colour) -> str:
-    """Return a colour as "#rrggbb", as views have it."""
+    """Return a colour as "#rrggbb", for views."""
     return f"#{bytes(colour).hex()}"
 
 
@@ -39,11 +39,11 @@ class Mark(NamedTuple):
     Attributes:
         x: the position, to the right.
         y: the position, upwards.
-        char: the character for it in text, "" for none.
+        char: the character in text, "" for none.
         colour: the colour.
         size: half the width.
-        to: the end of a line that begins at the position.
-        square: it is a square.
+        to: the end of a line that starts at the position.
+        square: draw a square instead of a disc.
     """
 
     x: float
@@ -57,14 +57,14 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture of an environment as marks; of marks at one place the last is on top.
+    """A picture of an environment as marks; later marks cover earlier ones.
 
     Attributes:
         low: the lower left corner.
         high: the upper right corner.
         marks: the marks.
         floor: the character for an empty cell.
-        cell: width and height of the part that one character shows.
+        cell: width and height of a character.
         caption: a line above the text.
     """
 
@@ -81,7 +81,7 @@ class Drawn(ABC):
 
     @abstractmethod
     def scene(self) -> Scene:
-        """Return the current scene, always between the same corners."""
+        """Return the current scene; its corners are constant."""
 
     def render(self, **kwargs: Any) -> Picture | str:
         """Return (height, width, 3) uint8 for `mode="rgb_array"`, or a str for `mode="text"`.
@@ -93,7 +93,7 @@ class Drawn(ABC):
 
 
 def board(width: int, height: int, marks: Sequence[Mark], caption: str = "") -> Scene:
-    """Return a scene of cells whose centres are the integers from 0, with lines between them."""
+    """Return a scene with a grid of cells, centred at the integers from 0."""
     right, top = width - 0.5, height - 0.5
     lines = [
         *(Mark(x - 0.5, -0.5, "", PALE, 0.02, to=(x - 0.5, top)) for x in range(width + 1)),
@@ -121,7 +121,7 @@ def draw(scene: Scene, mode: str = "rgb_array") -> Picture | str:
     if mode != "rgb_array":
         raise ValueError(f"mode: expected 'rgb_array' or 'text', got {mode!r}")
     scale = _SIDE / max(right - left, top - bottom)
-    # Even sizes: what most video formats ask for.
+    # Even sizes, as most video formats need.
     picture = canvas(*(2 * round(size * scale / 2) for size in (right - left, top - bottom)))
 
     def at(x: float, y: float) -> Point:

@@ -1,4 +1,4 @@
-"""A game between two squads that is won by the choice of targets."""
+"""Two-player zero-sum game of target selection."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,16 +24,16 @@ _ATTACK = {"attack": SelectEntityActionMask(actor_types=["Ally"], actee_types=["
 class Duel(PlainState, Drawn, Match):
     """A fight between two equal squads of units with random hit points and damage.
 
-    In a turn every living unit picks a living enemy, all shots land together, and units without
-    hit points left are gone. The side that loses all its units first gets -1 and the other one 1;
-    if both lose their last ones in the same turn it is a draw, 0 for each. The metrics `win` and
-    `draw` of the last observation are 1 or 0.
+    In each step every living unit selects an enemy, all shots land at once, and units without hit
+    points are removed. The side that loses all its units first gets -1, the other side 1; if both
+    lose their last units in the same step it is a draw, with reward 0. The metrics `win` and `draw`
+    of the last observation are 1 or 0.
 
-    A wounded unit shoots as well as a new one, so it pays to concentrate fire, first on units with
-    high damage and few hit points. Damage beyond the hit points of a unit is wasted.
+    Wounded units deal full damage, so concentrating fire is better, first on units with high damage
+    and few hit points. Damage beyond the hit points of a unit is wasted.
 
     Args:
-        squad: number of units of a side.
+        squad: number of units per side.
 
     Raises:
         ValueError: `squad` is below 1.
@@ -54,9 +54,9 @@ class Duel(PlainState, Drawn, Match):
         self.squad = squad
 
     def obs_space(self) -> ObsSpace:
-        """Return the space of living units, a side's own as allies.
+        """Return the space of living units, as allies or enemies of the observing side.
 
-        Ids count from 0, first the units of the first side: 0 to 3 and 4 to 7 of squads of four.
+        Ids start at 0, with the units of the first side: 0 to 3 and 4 to 7 for squads of four.
         """
         return _OBS_SPACE
 
@@ -71,7 +71,7 @@ class Duel(PlainState, Drawn, Match):
         return self._observe()
 
     def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
-        """Fire all shots, which land together."""
+        """Fire all shots at once."""
         for side in actions:
             attack = side["attack"]
             assert isinstance(attack, SelectEntityAction)
@@ -109,13 +109,13 @@ class Duel(PlainState, Drawn, Match):
         return [_view(units, first, second), _view(units, second, first)]
 
 
-def _view(units: list[tuple[int, int]], own: list[int], others: list[int]) -> Observation:
-    """Return the observation of the side whose living units are `own`."""
-    over = not own or not others
-    reward = float(bool(own) - bool(others)) if over else 0.0
+def _view(units: list[tuple[int, int]], allies: list[int], enemies: list[int]) -> Observation:
+    """Return the observation of the side with the living units `allies`."""
+    over = not allies or not enemies
+    reward = float(bool(allies) - bool(enemies)) if over else 0.0
     return Observation(
-        features={"Ally": [units[i] for i in own], "Enemy": [units[i] for i in others]},
-        ids={"Ally": own, "Enemy": others},
+        features={"Ally": [units[i] for i in allies], "Enemy": [units[i] for i in enemies]},
+        ids={"Ally": allies, "Enemy": enemies},
         actions=_ATTACK,
         reward=reward,
         done=over,

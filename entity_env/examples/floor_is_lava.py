@@ -1,4 +1,4 @@
-"""A step to the safe tile, for which only positions relative to the player matter."""
+"""Move to the safe tile, where only positions relative to the player matter."""
 
 from collections.abc import Mapping
 
@@ -31,10 +31,10 @@ _MOVE = {"move": CategoricalActionMask(actor_types=["Player"])}
 
 
 class FloorIsLava(PlainState, Drawn, Environment):
-    """Eight tiles around the player, of which one is high ground and up to seven are lava.
+    """Move to the high ground, one of eight adjacent tiles; up to seven are lava.
 
-    The player moves to one of the eight; the reward is 1 if that is the high ground, else 0. An
-    episode is one move. The player starts anywhere within 1,000 of the origin, along both axes.
+    The reward is 1 for the high ground, else 0. An episode is one step. The player starts anywhere
+    within 1,000 of the origin, along both axes.
     """
 
     def obs_space(self) -> ObsSpace:

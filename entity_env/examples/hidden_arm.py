@@ -1,4 +1,4 @@
-"""A bandit whose paying arm is another one in each episode, and has to be found."""
+"""A bandit with a random paying arm per episode, which takes memory to find."""
 
 from collections.abc import Mapping
 
@@ -14,10 +14,11 @@ _PULLS = 20
 
 
 class HiddenArm(PlainState, Drawn, Environment):
-    """A bandit with five arms, one of which pays 1, another one in each episode of 20 pulls.
+    """A bandit with five arms and 20 pulls per episode; a random arm pays 1.
 
-    Nothing shows which arm was pulled and if it paid: memory has to take in the own choices and
-    rewards. Who tries one arm after the other and stays has 18 on average, who remembers nothing 4.
+    Observations contain neither the pulled arm nor its reward, so memory needs choices and rewards
+    as inputs. Trying all arms in turn until one pays returns 18 on average, a policy without memory
+    4.
     """
 
     def obs_space(self) -> ObsSpace:

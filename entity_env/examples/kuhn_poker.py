@@ -1,4 +1,4 @@
-"""The smallest game of poker, whose equilibria are known."""
+"""Kuhn poker, a small game with known Nash equilibria."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,23 +29,23 @@ _PLAY = {"play": GlobalCategoricalActionMask()}
 
 
 class KuhnPoker(PlainState, Drawn, Match):
-    """Kuhn poker: two sides, three cards, one of which nobody gets, and a single round of bets.
+    """Kuhn poker: two sides, a deck of three cards, and a single round of bets.
 
-    Both sides put in one chip. The first side passes or bets another chip; then so does the second
-    side; and if the first side passed before a bet, it answers. To pass after a bet is to give up.
-    Otherwise the higher card wins. Rewards are the chips won or lost; the metrics `win` and
-    `showdown` of the last observation are 1 or 0: the side won, and the cards were compared.
+    Both sides pay an ante of one chip. The first side passes or bets another chip, then the second
+    side; if the first side passed before a bet, it acts again. Passing after a bet folds. Otherwise
+    the higher card wins. Rewards are the chips won or lost. The metrics `win` and `showdown` of the
+    last observation are 1 or 0: the side won, and the cards were compared.
 
-    In an equilibrium the first side loses 1/18 of a chip a game. It bets on a jack with any
-    probability a up to 1/3, on a king with 3a, never on a queen, with which it answers a bet with
-    probability a + 1/3. (Kuhn 1950, *A simplified two-person poker*.)
+    In a Nash equilibrium the first side loses 1/18 of a chip per game. With some a from 0 to 1/3 it
+    bets on a jack with probability a, on a king with 3a, never on a queen, and calls with a queen
+    with probability a + 1/3. Source: Kuhn 1950, *A simplified two-person poker*.
 
     Args:
-        deal: the cards of the first and the second side, 0 to 2 from jack to king, of every game;
-            without it each of the six deals is equally likely.
+        deal: the cards of both sides in every game, 0 to 2 from jack to king; None to draw one of
+            the six deals uniformly.
 
     Raises:
-        EntityEnvError: there is no such deal.
+        EntityEnvError: the deal is invalid.
     """
 
     num_sides = 2
@@ -56,7 +56,7 @@ class KuhnPoker(PlainState, Drawn, Match):
         self.deal = None if deal is None else tuple(deal)
 
     def obs_space(self) -> ObsSpace:
-        """Return the space of cards and bets; `is_first` marks the side that begins."""
+        """Return the space of cards and bets; `is_first` is 1 for the side that acts first."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
@@ -64,7 +64,7 @@ class KuhnPoker(PlainState, Drawn, Match):
         return _ACTION_SPACE
 
     def reset(self) -> list[Observation]:
-        """Deal, and put in a chip each."""
+        """Deal the cards and collect the antes."""
         self.cards = self.rng.choice(_DEALS) if self.deal is None else self.deal
         self.chips, self.moves, self.winner = [1, 1], 0, -1
         return self._observe()
@@ -90,7 +90,7 @@ class KuhnPoker(PlainState, Drawn, Match):
         return View({"Card": card, "Bet": replace(card, shape="circle", label=("chips",))})
 
     def scene(self) -> Scene:
-        """Return the card of the first side above that of the second, each beside its chips."""
+        """Return the cards and chips of both sides, the first side above the second."""
         marks = []
         for side, (card, chips) in enumerate(zip(self.cards, self.chips, strict=True)):
             colour = RED if side else BLUE
@@ -104,7 +104,7 @@ class KuhnPoker(PlainState, Drawn, Match):
         return [self._view(side) for side in (0, 1)]
 
     def _view(self, side: int) -> Observation:
-        """Return what a side sees: the other card only at the end."""
+        """Return the observation of a side, with the other card only at the end."""
         over, won = self.winner >= 0, self.winner == side
         cards = [(_RANKS[self.cards[side]], True)]
         if over:

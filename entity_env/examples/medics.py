@@ -1,4 +1,4 @@
-"""A medic gives a command, then chooses to whom: parts of a decision that depend on each other."""
+"""Autoregressive actions: a medic chooses a command, then a unit given the command."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,12 +34,12 @@ _EPISODE_STEPS = 8
 class Medics(PlainState, Drawn, Environment):
     """A medic treats one of 3 to 10 units in each step.
 
-    Each of eight commands helps with one ailment alone. The reward is how severe the ailment was
-    of the unit that is treated rightly; it then gets another one.
+    Each of eight commands treats one ailment. The reward is the severity of the treated ailment;
+    the unit then gets a new one.
 
     Args:
-        chained: the unit is chosen after the command, among those that it helps. Otherwise both
-            are chosen independently, and what does not fit does nothing.
+        chained: the unit is chosen given the command, among units with its ailment. Otherwise both
+            are chosen independently, and a command that does not match has no effect.
     """
 
     def __init__(self, chained: bool = True) -> None:
@@ -51,14 +51,14 @@ class Medics(PlainState, Drawn, Environment):
         return ObsSpace(entities={"Medic": Entity([]), "Unit": unit})
 
     def action_space(self) -> dict[str, ActionSpace]:
-        """Return the actions: a command, and to whom."""
+        """Return the actions: a command and a unit."""
         whom = SelectEntityActionSpace()
         if self.chained:
             whom = SelectEntityActionSpace(after="command", when=COMMANDS)
         return {"command": CategoricalActionSpace(COMMANDS), "whom": whom}
 
     def reset(self) -> Observation:
-        """Let units suffer from anything."""
+        """Draw the ailments of the units."""
         self.units = [self._unit() for _ in range(self.rng.randint(_FEWEST, _MOST))]
         self.step, self.treated = 0, -1
         return self._observe(0.0)
@@ -87,7 +87,7 @@ class Medics(PlainState, Drawn, Environment):
         return View({"Medic": EntityView(shape="cross", colour=as_hex(BLUE)), "Unit": unit})
 
     def scene(self) -> Scene:
-        """Return the units; the higher, the more severe."""
+        """Return the units, higher for more severe ailments."""
         marks = [Mark(-1, 0, "M", BLUE, 0.3)]
         for x, (severity, ailment) in enumerate(self.units):
             text = "U" if x == self.treated else "u"

@@ -33,18 +33,17 @@ _MOVE = {"move": CategoricalActionMask(actor_types=["Vehicle"])}
 
 
 class Minefield(PlainState, Drawn, Environment):
-    """A vehicle that gets a reward of 1 at the target; target and mines end the episode.
+    """Steer a vehicle to the target, for a reward of 1; target and mines end the episode.
 
-    Vehicle, target and mines are somewhere in a square. The vehicle has a direction; in a step it
-    turns by an eighth of pi, to the left or to the right, or goes forward by 3. It reaches the
-    target, or is blown up by a mine, at a distance below 5. After `max_steps` the episode is over
-    as well. A mine that would be closer than 15 to anything else is left out.
+    Vehicle, target and mines are placed randomly in a square. In each step the vehicle turns left
+    or right by pi / 8, or moves forward by 3. It reaches the target or a mine at a distance below
+    5. The episode also ends after `max_steps`. Mines closer than 15 to anything else are dropped.
 
     Args:
-        max_mines: the largest number of mines.
-        max_steps: the largest number of steps of an episode.
-        translate: show mines and target relative to the position of the vehicle.
-        width: width of the square, whose centre is the origin; at least 10.
+        max_mines: maximum number of mines.
+        max_steps: maximum number of steps per episode.
+        translate: observe mines and target relative to the position of the vehicle.
+        width: width of the square, centred at the origin; at least 10.
 
     Raises:
         ValueError: `width` is below 10, which may leave no room for the target.
@@ -85,7 +84,7 @@ class Minefield(PlainState, Drawn, Environment):
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
-        """Draw the places of the vehicle, the target and the mines."""
+        """Draw the positions of the vehicle, the target and the mines."""
         self.x_pos, self.y_pos = self._random_place()
         target = self._random_place()
         while _any_within(REACH, self.x_pos, self.y_pos, [target]):  # there would be nothing to do
@@ -101,7 +100,7 @@ class Minefield(PlainState, Drawn, Environment):
         return self._observe()
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        """Turn, or go forward."""
+        """Turn, or move forward."""
         move = actions["move"]
         assert isinstance(move, CategoricalAction)
         choice = move.indices[0]
@@ -115,13 +114,13 @@ class Minefield(PlainState, Drawn, Environment):
         return self._observe()
 
     def put(self, target: tuple[float, float], mines: list[tuple[float, float]]) -> None:
-        """Set the places of the target and the mines."""
+        """Set the positions of the target and the mines."""
         self.target, self.mines = target, mines
         self.target_features = np.array([target], dtype=np.float32)
         self.mine_features = np.array(mines, dtype=np.float32).reshape(-1, 2)
 
     def view(self) -> View:
-        """Return the field; the vehicle is in a table if all else is relative to it."""
+        """Return the field, without the vehicle if positions are relative to it."""
         vehicle = EntityView(None, ("direction",), "triangle", as_hex(BLUE), REACH * 0.7)
         mine = EntityView(shape="cross", colour=as_hex(RED), size=REACH)
         target = EntityView(shape="star", colour=as_hex(GREEN), size=REACH)

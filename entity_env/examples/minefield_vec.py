@@ -13,21 +13,21 @@ _FORWARD, _RIGHT = 1, 2
 
 
 class VecMinefield(ArrayEnvs):
-    """B environments with the rules of `Minefield`, and other episodes for a seed.
+    """B `Minefield` environments with the same rules; seeds give other episodes.
 
     Args:
         num_envs: B.
-        first_env_index: the index of the first among all environments of the run.
-        max_mines: as in `Minefield`, like the others.
-        max_steps: the largest number of steps of an episode.
-        translate: show mines and target relative to the vehicle.
+        first_env_index: index of the first one among all environments of the run.
+        max_mines: as in `Minefield`, like the following arguments.
+        max_steps: maximum number of steps per episode.
+        translate: observe mines and target relative to the vehicle.
         width: width of the square.
 
     Attributes:
-        places: (B, 2) float64, of the vehicles.
+        places: (B, 2) float64, positions of the vehicles.
         directions: (B,) float64, in radians.
-        targets: (B, 2) float64.
-        mines: (B, max_mines, 2) float64, infinitely far away where there is none.
+        targets: (B, 2) float64, positions.
+        mines: (B, max_mines, 2) float64, positions; infinity for missing mines.
 
     Raises:
         ValueError: `width` is below 10.
@@ -53,7 +53,7 @@ class VecMinefield(ArrayEnvs):
         self.mines = np.full((num_envs, max_mines, 2), np.inf)
 
     def begin(self, envs: Ints) -> None:
-        """Draw the places of the vehicle, the target and the mines."""
+        """Draw the positions of the vehicle, the target and the mines."""
         num_mines = self.plain.max_mines
         drawn = self.draw(envs[:, None], np.arange(5 + 2 * num_mines))
         places = self._place(drawn[:, :2])
@@ -74,7 +74,7 @@ class VecMinefield(ArrayEnvs):
         self.directions[envs] = 2 * math.pi * drawn[:, -1]
 
     def move(self, choices: Ints) -> tuple[Floats, Bools]:
-        """Turn, or go forward."""
+        """Turn, or move forward."""
         forward = choices[:, 0] == _FORWARD
         headings = np.stack([np.cos(self.directions), np.sin(self.directions)], axis=1)
         self.places += np.where(forward[:, None], SPEED * headings, 0.0)
@@ -102,7 +102,7 @@ class VecMinefield(ArrayEnvs):
         }
 
     def identity(self) -> dict[EntityName, Ragged]:
-        """Return the numbers of the vehicles, the mines and the targets, which stay in order."""
+        """Return the identity numbers of vehicles, mines and targets, which keep their order."""
         one = np.ones(len(self), dtype=np.int64)
         num_mines = np.isfinite(self.mines[:, :, 0]).sum(axis=1)
         numbers = {"Vehicle": one, "Mine": num_mines, "Target": one}
@@ -119,12 +119,12 @@ class VecMinefield(ArrayEnvs):
         return world
 
     def _place(self, drawn: Floats) -> Floats:
-        """Return places in the square for numbers in [0, 1)."""
+        """Map numbers in [0, 1) to positions in the square."""
         return -self.plain.width / 2 + self.plain.width * drawn
 
 
-def _within(distance: float, places: Floats, others: Floats) -> Bools:
-    """Return whether places (..., 2) are closer than `distance` to others; infinity is not."""
-    apart = places - others
+def _within(distance: float, places: Floats, centres: Floats) -> Bools:
+    """Return whether positions (..., 2) are within `distance` of centres; False for infinity."""
+    apart = places - centres
     near: Bools = apart[..., 0] ** 2 + apart[..., 1] ** 2 < distance**2
     return near

@@ -42,21 +42,21 @@ _ACTION_SPACE: dict[str, ActionSpace] = {
 
 
 class MineSweeper(PlainState, Drawn, Environment):
-    """Robots that move by a cell, or defuse the mines on their own and adjacent cells.
+    """Robots that move by one cell, or defuse the mines on their cell and adjacent cells.
 
-    Diagonal cells are not adjacent. Robots move one after the other; then those who stand on a mine
-    that is still there are gone. The game ends when there is no mine left, with a reward of 1, or
-    no robot, without. Robots cannot leave the board, and may share a cell.
+    Diagonal cells are not adjacent. Robots move in turn; then robots on a remaining mine are
+    removed. The episode ends with a reward of 1 when no mine is left, or without reward when no
+    robot is left. Robots cannot leave the board, and can share a cell.
 
-    The orbital cannon, if there is one, removes a mine before the robots move, or a robot after it
-    has. It is ready when its cooldown, which decreases by 1 in every step, is 0.
+    The optional orbital cannon removes a mine before the robots move, or a robot after its move. It
+    is ready when its cooldown, which decreases by 1 per step, is 0.
 
     Args:
         width: width of the board.
         height: height of the board.
-        nmines: the number of mines.
-        nrobots: the number of robots.
-        orbital_cannon: there is a cannon.
+        nmines: number of mines.
+        nrobots: number of robots.
+        orbital_cannon: add a cannon.
         cooldown_period: the cooldown at the start and after a shot.
 
     Raises:
@@ -93,7 +93,7 @@ class MineSweeper(PlainState, Drawn, Environment):
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
-        """Put mines and robots on different cells."""
+        """Place mines and robots on different cells."""
         cells = [(x, y) for x in range(self.width) for y in range(self.height)]
         places = self.rng.sample(cells, self.nmines + self.nrobots)
         self.mines, self.robots = places[: self.nmines], places[self.nmines :]
@@ -101,7 +101,7 @@ class MineSweeper(PlainState, Drawn, Environment):
         return self._observe()
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        """Fire, move, defuse."""
+        """Fire the cannon, move the robots, and defuse mines."""
         fire, move = actions["Fire Orbital Cannon"], actions["Move"]
         assert isinstance(fire, SelectEntityAction)
         assert isinstance(move, CategoricalAction)

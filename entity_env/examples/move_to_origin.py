@@ -34,9 +34,9 @@ _EVERYONE_ACTS: dict[str, ActionMask] = {name: CategoricalActionMask() for name 
 class MoveToOrigin(PlainState, Drawn, Environment):
     """A spaceship that starts at rest at distance 1 from the origin, in a random direction.
 
-    Two thrusters change its velocity along x and y; then it moves by its velocity. The reward of
-    a step is how much closer to the origin it came, so the return of an episode of 32 steps is 1
-    minus the final distance.
+    Two thrusters change its velocity along x and y; then it moves by its velocity. The reward of a
+    step is the decrease of the distance to the origin, so the return of an episode of 32 steps is
+    1 minus the final distance.
     """
 
     masks: ClassVar[Mapping[str, ActionMask]] = _EVERYONE_ACTS
@@ -50,7 +50,7 @@ class MoveToOrigin(PlainState, Drawn, Environment):
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
-        """Put the spaceship on the unit circle."""
+        """Place the spaceship on the unit circle."""
         angle = self.rng.uniform(0, 2 * math.pi)
         self.x_pos, self.y_pos = math.cos(angle), math.sin(angle)
         self.x_velocity = self.y_velocity = 0.0
@@ -76,13 +76,13 @@ class MoveToOrigin(PlainState, Drawn, Environment):
         return self._observe(before - self.distance)
 
     def view(self) -> View:
-        """Return the spaceship, which points where it flies."""
+        """Return the spaceship, with its velocity as heading."""
         heading = ("x_velocity", "y_velocity")
         ship = EntityView(heading=heading, shape="triangle", colour=as_hex(BLUE), size=0.06)
         return View({"Spaceship": ship}, bounds=((-1.5, 1.5), (-1.5, 1.5)))
 
     def scene(self) -> Scene:
-        """Return the origin, and the spaceship with a line to its place in five steps."""
+        """Return the origin, and the spaceship with a line to its position in five steps."""
         x, y = self.x_pos, self.y_pos
         ahead = (x + 5 * self.x_velocity, y + 5 * self.y_velocity)
         return Scene(

@@ -19,7 +19,7 @@ _PULL = {"pull": GlobalCategoricalActionMask()}
 
 
 class MultiArmedBandit(PlainState, Drawn, Environment):
-    """A bandit with five arms, of which A pays 1/32; an episode is 32 pulls."""
+    """A bandit with five arms and 32 pulls per episode; only arm A pays, 1/32."""
 
     def obs_space(self) -> ObsSpace:
         """Return the space of the number of pulls so far."""

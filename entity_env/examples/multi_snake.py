@@ -22,29 +22,28 @@ _OBS_SPACE = ObsSpace(
 _ACTION_SPACE: dict[str, ActionSpace] = {"move": CategoricalActionSpace(list(_MOVES))}
 _MOVE = {"move": CategoricalActionMask(actor_types=["SnakeHead"])}
 
-_Cell: TypeAlias = tuple[int, int, int]  # x, y and the colour of what is there
+_Cell: TypeAlias = tuple[int, int, int]  # x, y and colour of the object
 
 
 class MultiSnake(PlainState, Drawn, Environment):
-    """Snakes on a square board, and one piece of food for each, of its colour.
+    """Snakes on a square board, with one piece of food per snake, of the same colour.
 
-    Snakes move one after the other. One that eats grows by a segment, unless it has
-    `max_snake_length` of them, and new food of its colour appears on a free cell after all have
-    moved. Growing is rewarded so that the rewards for growing all snakes from one segment to
-    `max_snake_length` add up to 1.
+    Snakes move in turn. A snake that eats grows by one segment, up to `max_snake_length`, and new
+    food of its colour appears on a free cell after all moves. Growing is rewarded; the rewards for
+    growing all snakes from one segment to `max_snake_length` sum to 1.
 
-    The game is over when a snake leaves the board, moves onto a segment of any snake (where the
-    segment was before this snake moved) or eats food of another colour, when all snakes have
+    The episode ends when a snake leaves the board, moves onto a segment of any snake (at its
+    position before the move) or eats food of another colour, when all snakes have
     `max_snake_length`, or after `max_steps`.
 
     Args:
         board_size: width and height of the board.
-        num_snakes: the number of snakes; at most 9.
-        num_players: the number of players among whom the snakes are divided, the first ones
-            belonging to the first player and so on. The rewards are those of the first player, and
-            the game is over when all snakes of any player have `max_snake_length`.
-        max_snake_length: the largest length of a snake.
-        max_steps: the largest number of steps of an episode.
+        num_snakes: number of snakes, at most 9.
+        num_players: number of players, which control equal numbers of consecutive snakes. Only the
+            first player is rewarded. The episode ends when all snakes of any player have
+            `max_snake_length`.
+        max_snake_length: maximum length of a snake.
+        max_steps: maximum number of steps per episode.
 
     Raises:
         ValueError: there are too many snakes, or they cannot be divided evenly.
@@ -83,7 +82,7 @@ class MultiSnake(PlainState, Drawn, Environment):
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
-        """Put snakes of one segment and their food on different cells."""
+        """Place snakes of one segment and their food on different cells."""
         cells = [divmod(i, self.board_size) for i in range(self.board_size**2)]
         places = self.rng.sample(cells, 2 * self.num_snakes)
         placed = [(*place, i % self.num_snakes) for i, place in enumerate(places)]
@@ -93,7 +92,7 @@ class MultiSnake(PlainState, Drawn, Environment):
         return self._observe(False, 0.0)
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        """Move the snakes, one after the other."""
+        """Move the snakes in turn."""
         move = actions["move"]
         assert isinstance(move, CategoricalAction)
         self.step += 1
@@ -110,7 +109,7 @@ class MultiSnake(PlainState, Drawn, Environment):
                 over = True
             snake.append((x, y, color))
 
-            # Food of its own colour lets it grow, any other ends the game.
+            # Food of the same colour makes the snake grow, other food ends the game.
             grows = False
             for food in self.food:
                 if food[:2] == (x, y):

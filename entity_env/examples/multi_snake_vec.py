@@ -13,23 +13,24 @@ _NONE = 0
 
 
 class VecMultiSnake(ArrayEnvs):
-    """B environments with the rules of `MultiSnake`, and other episodes for a seed.
+    """B `MultiSnake` environments with the same rules; seeds give other episodes.
 
-    A cell is one number, on a board with a rim around it, on which a snake is as it leaves.
+    Cells are flat indices of the board with a border, which a snake enters when it leaves the
+    board.
 
     Args:
         num_envs: B.
-        first_env_index: the index of the first among all environments of the run.
-        board_size: as in `MultiSnake`, like the others.
-        num_snakes: the number of snakes.
-        num_players: the number of players among whom the snakes are divided.
-        max_snake_length: the largest length of a snake.
-        max_steps: the largest number of steps of an episode.
+        first_env_index: index of the first one among all environments of the run.
+        board_size: as in `MultiSnake`, like the following arguments.
+        num_snakes: number of snakes.
+        num_players: number of players, with an equal number of snakes each.
+        max_snake_length: maximum length of a snake.
+        max_steps: maximum number of steps per episode.
 
     Attributes:
-        cells: (B, snakes, max_snake_length) int64, the segments of each snake, its head last;
-            0 before its tail.
-        food: (B, snakes) int64, cells in the order in which the food is shown; 0 behind the last.
+        cells: (B, snakes, max_snake_length) int64, the segments of each snake, head last, padded
+            with 0 at the tail.
+        food: (B, snakes) int64, cells in the order of observations, padded with 0 at the end.
         food_colors: (B, snakes) int64.
 
     Raises:
@@ -62,7 +63,7 @@ class VecMultiSnake(ArrayEnvs):
         self.food_colors = np.zeros((num_envs, num_snakes), dtype=np.int64)
 
     def begin(self, envs: Ints) -> None:
-        """Put snakes of one segment and their food on different cells."""
+        """Place snakes of one segment and their food on different cells."""
         self.cells[envs], self.food[envs], self.food_colors[envs] = _NONE, _NONE, self._colors
         num_snakes = len(self._colors)
         drawn = self.draw(envs[:, None], np.arange(2 * num_snakes))
@@ -72,7 +73,7 @@ class VecMultiSnake(ArrayEnvs):
             self.food[envs, color] = self._free_cells(envs, drawn[:, num_snakes + color])
 
     def move(self, choices: Ints) -> tuple[Floats, Bools]:
-        """Move the snakes, one after the other."""
+        """Move the snakes in turn."""
         longest = self.plain.max_snake_length
         lengths = (self.cells != _NONE).sum(axis=2)  # (B, snakes)
         segments = np.arange(longest)
@@ -85,7 +86,7 @@ class VecMultiSnake(ArrayEnvs):
             over |= ~self._is_inside[head]
             over |= (self.cells == head[:, None, None]).any(axis=(1, 2))
 
-            # Food of its own colour lets it grow, any other ends the game.
+            # Food of the same colour makes the snake grow, other food ends the game.
             found = self.food == head[:, None]
             over |= (found & (self.food_colors != color)).any(axis=1)
             grows = (found & (self.food_colors == color)).any(axis=1) & (
@@ -117,7 +118,7 @@ class VecMultiSnake(ArrayEnvs):
         }
 
     def identity(self) -> dict[EntityName, Ragged]:
-        """Return the numbers of the heads, the only entities with ids in `MultiSnake`."""
+        """Return the identity numbers of heads, the only entities with ids in `MultiSnake`."""
         numbers = np.tile(self._colors, len(self))
         return {"SnakeHead": Ragged(numbers, np.full(len(self), len(self._colors)))}
 
@@ -141,7 +142,7 @@ class VecMultiSnake(ArrayEnvs):
         return world
 
     def _replace_food(self, eats: Bools) -> None:
-        """Add food for the snakes that ate, (B, snakes), after the food that is left."""
+        """Append food for the snakes that ate, (B, snakes) bool, to the remaining food."""
         eaters = np.flatnonzero(eats.any(axis=1))
         order = np.argsort(self.food[eaters] == _NONE, axis=1, kind="stable")
         self.food[eaters] = np.take_along_axis(self.food[eaters], order, axis=1)
@@ -156,7 +157,7 @@ class VecMultiSnake(ArrayEnvs):
             self.food_colors[envs, behind] = color
 
     def _free_cells(self, envs: Ints, drawn: Floats) -> Ints:
-        """Return an empty cell of each environment for numbers in [0, 1), 0 if there is none."""
+        """Map numbers in [0, 1) to an empty cell of each environment, 0 if the board is full."""
         free = np.repeat(self._is_inside[None], len(envs), axis=0)
         rows = np.arange(len(envs))[:, None]
         free[rows[:, :, None], self.cells[envs]] = False
@@ -166,7 +167,7 @@ class VecMultiSnake(ArrayEnvs):
         return cells
 
     def _shown(self, cells: Ints, colors: Ints) -> Ragged:
-        """Return the cells (B, ...) that are not 0, in their order."""
+        """Return the cells (B, ...) without padding, in order."""
         there = cells != _NONE
         lengths = there.reshape(len(self), -1).sum(axis=1)
         return Ragged(
@@ -174,7 +175,7 @@ class VecMultiSnake(ArrayEnvs):
         )
 
     def _rows(self, cells: Ints, colors: Ints) -> npt.NDArray[np.float32]:
-        """Return column, row and colour of each cell, (cells, 3), for colours of the same shape."""
+        """Return the column, row and colour of each cell, (cells, 3)."""
         rows = np.empty((*cells.shape, 3), dtype=np.float32)
         rows[..., :2] = self._places[cells]
         rows[..., 2] = colors

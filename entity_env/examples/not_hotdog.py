@@ -31,17 +31,16 @@ _ONE_HOTDOG = np.zeros((1, 0), dtype=np.float32)
 
 
 class NotHotdog(PlainState, Drawn, Environment):
-    """A thing that is a hotdog or not, with equal probability, for the player to classify.
+    """Classify an object that is a hotdog with probability 0.5.
 
-    In half of the episodes a hotdog is of the type Hotdog, which has no features; otherwise
-    everything is of the type Object, which has the feature `is_hotdog`. The reward is 1 if the
-    index of the player's choice equals `is_hotdog`, else 0. (In entity-gym's rule, which this is,
-    the labels of the choices read the wrong way round.) An episode is one choice. `unused_action`
-    has no actors.
+    In half of the episodes hotdogs have the type Hotdog, without features; otherwise all objects
+    have the type Object, with the feature `is_hotdog`. The reward is 1 if the index of the choice
+    equals `is_hotdog`, else 0; as in entity-gym, the labels of the choices are swapped. An episode
+    is one step. `unused_action` has no actors.
     """
 
     def obs_space(self) -> ObsSpace:
-        """Return the space of the player and the thing."""
+        """Return the space of the player and the object."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
@@ -49,7 +48,7 @@ class NotHotdog(PlainState, Drawn, Environment):
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
-        """Draw the thing and its type."""
+        """Draw the object and its type."""
         self.step = 0
         self.is_hotdog = self.rng.getrandbits(1)
         self.has_own_type = self.is_hotdog == 1 and self.rng.random() < 0.5
@@ -63,14 +62,14 @@ class NotHotdog(PlainState, Drawn, Environment):
         return self._observe(done=True, reward=float(choice.indices[0] == self.is_hotdog))
 
     def view(self) -> View:
-        """Return the shapes and colours of the player and the thing."""
+        """Return the shapes and colours of the player and the object."""
         thing = EntityView(shape="square", colour=as_hex(BROWN), label=("is_hotdog",))
         hotdog = EntityView(shape="hexagon", colour=as_hex(RED))
         player = EntityView(shape="circle", colour=as_hex(BLUE))
         return View({"Player": player, "Object": thing, "Hotdog": hotdog})
 
     def scene(self) -> Scene:
-        """Return the player, and the thing: round if it is a hotdog, red if that is its type."""
+        """Return the player, and the object: round for a hotdog, red for the type Hotdog."""
         colour = RED if self.has_own_type else BROWN
         end = (2.4, 0.0) if self.is_hotdog else None
         thing = Mark(1.6, 0, "#H"[self.is_hotdog], colour, 0.3, end, square=not self.is_hotdog)

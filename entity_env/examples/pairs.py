@@ -1,4 +1,4 @@
-"""The game of memory: cards lie face down, and equal ones have to be found."""
+"""The memory game: find pairs of equal cards that lie face down."""
 
 from collections.abc import Mapping
 
@@ -17,12 +17,12 @@ _DOWN = "down"
 
 
 class Pairs(PlainState, Drawn, Environment):
-    """Memory, for one player: a move turns two cards, and equal ones are taken away.
+    """Single-player memory: a move turns two cards, and equal cards are removed.
 
-    Cards that differ are turned back. A card that is face down shows nothing, and cards are in
-    another order in each frame: only their ids tell which is which. Each pair pays its share of 1,
-    each move costs 0.05; the metric `moves` is their number. Without memory 6 pairs take 36 moves,
-    with a perfect one 9.2 (Velleman and Warrington 2012, arXiv:1208.4854).
+    Different cards are turned back. A card that is face down has no features, and the order of
+    cards is random in each frame: only ids identify them. The rewards of all pairs sum to 1, each
+    move costs 0.05; the metric `moves` is the number of moves. 6 pairs take 36 moves without
+    memory, 9.2 with perfect memory. Source: Velleman and Warrington 2012, arXiv:1208.4854.
 
     Args:
         pairs: number of pairs, at most 12.
@@ -47,7 +47,7 @@ class Pairs(PlainState, Drawn, Environment):
         return {"turn": SelectEntityActionSpace()}
 
     def reset(self) -> Observation:
-        """Shuffle the cards and lay them down."""
+        """Shuffle the cards, face down."""
         self.pictures = [i // 2 for i in range(2 * self.pairs)]
         self.rng.shuffle(self.pictures)
         self.left = list(range(len(self.pictures)))
@@ -56,7 +56,7 @@ class Pairs(PlainState, Drawn, Environment):
         return self._observe(0.0)
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        """Turn a card; after the second one, take both away or turn them back with the next."""
+        """Turn a card; after the second one, remove both, or turn them back in the next step."""
         turn = actions["turn"]
         assert isinstance(turn, SelectEntityAction)
         card = turn.actees[0]
@@ -79,7 +79,7 @@ class Pairs(PlainState, Drawn, Environment):
         return View({"Card": EntityView(shape="square", colour="face", label=("face",))})
 
     def scene(self) -> Scene:
-        """Return the cards at their places; those face up have a letter."""
+        """Return the cards at their positions, with a letter if face up."""
         marks = []
         for card, picture in enumerate(self.pictures):
             place = card % 6, -(card // 6)
@@ -94,7 +94,7 @@ class Pairs(PlainState, Drawn, Environment):
     def _observe(self, reward: float) -> Observation:
         cards = self.rng.sample(self.left, len(self.left))
         faces = [f"picture {self.pictures[c] + 1}" if c in self.up else _DOWN for c in cards]
-        # The second card is another one than the first.
+        # The second card must differ from the first.
         choices = cards if len(self.up) != 1 else [c for c in cards if c not in self.up]
         over = not self.left or self.moves == _MAX_MOVES
         mask = SelectEntityActionMask(actor_ids=["player"], actee_ids=choices)

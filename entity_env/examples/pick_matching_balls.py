@@ -26,16 +26,16 @@ _PLAYER = np.zeros((1, 0), dtype=np.float32)
 
 
 class PickMatchingBalls(PlainState, Drawn, Environment):
-    """Balls of six colours, of which the player should pick all of one colour, one by one.
+    """Pick all balls of one colour, one by one, among balls of six colours.
 
-    The episode ends with the first ball of another colour, which does not count, or when no ball
-    is left. The reward comes then: the number of balls that count, divided by the number of balls
-    of the most frequent colour.
+    The episode ends with the first ball of another colour, or when no ball is left. The reward at
+    the end is the number of balls of the first colour, divided by the number of balls of the most
+    frequent colour.
 
     Args:
-        max_balls: the number of balls.
-        one_hot: show the colour as a one among zeros; otherwise all six features are its number.
-        randomize: draw the number of balls from 3 to `max_balls` in each episode.
+        max_balls: number of balls.
+        one_hot: one-hot encode the colour; otherwise all six features are its index.
+        randomize: draw the number of balls from 3 to `max_balls` per episode.
 
     Raises:
         ValueError: `max_balls` is below 1, or below 3 with `randomize`.
@@ -50,7 +50,7 @@ class PickMatchingBalls(PlainState, Drawn, Environment):
         self.randomize = randomize
 
     def obs_space(self) -> ObsSpace:
-        """Return the space of all balls, also those that are picked, and the player."""
+        """Return the space of the player and all balls, including picked ones."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
@@ -88,13 +88,13 @@ class PickMatchingBalls(PlainState, Drawn, Environment):
         return self._observe(done=True, reward=count / most)
 
     def view(self) -> View:
-        """Return the balls, in their colours if these are one number."""
+        """Return the balls, coloured unless the colour is one-hot encoded."""
         colour = None if self.one_hot else "color0"
         ball = EntityView(shape="circle", colour=colour, label=("selected",))
         return View({"Ball": ball, "Player": EntityView(shape="square", colour=as_hex(DARK))})
 
     def scene(self) -> Scene:
-        """Return the balls; those that are picked have a ring."""
+        """Return the balls, with a ring around picked ones."""
         left = set(self.left)
         marks = []
         for i, colour in enumerate(self.colours):

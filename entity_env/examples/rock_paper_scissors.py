@@ -1,4 +1,4 @@
-"""Features that the value function sees and the policy does not."""
+"""Privileged features: visible to the value function, hidden from the policy."""
 
 from collections.abc import Mapping
 
@@ -21,14 +21,14 @@ _OPPONENTS = np.eye(3, dtype=np.float32)[:, None]  # (throw, 1, 3)
 
 
 class RockPaperScissors(PlainState, Drawn, Environment):
-    """An opponent that throws rock, paper or scissors with probabilities 0.5, 0.3 and 0.2.
+    """Play against an opponent that throws rock, paper, scissors with probabilities .5, .3, .2.
 
-    The reward is 2 for beating it, else 0; an episode is one throw. The opponent's throw is visible
-    to the value function only, so the best policy always throws paper, for 1 on average, while the
-    value can be predicted exactly.
+    The reward is 2 for a win, else 0; an episode is one throw. Only the value function observes the
+    throw of the opponent, so the optimal policy always throws paper, with a mean return of 1, while
+    the value can be predicted exactly.
 
     Args:
-        cheat: the policy sees the opponent's throw, too, and can get 2 every time.
+        cheat: the policy also observes the throw of the opponent, and can always get 2.
     """
 
     def __init__(self, cheat: bool = False) -> None:

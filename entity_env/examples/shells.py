@@ -1,4 +1,4 @@
-"""Cups that look alike, one of which hides a ball: who is who has to be remembered."""
+"""The shell game: track the cup with the ball by memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,16 +30,16 @@ _SHUFFLES = 2
 
 
 class Shells(PlainState, Drawn, Environment):
-    """The shell game: the ball is shown once, then the cups are moved, and one is chosen.
+    """The shell game: the ball is visible once, then the cups are shuffled, and one is chosen.
 
-    There are 3 to 6 cups, in another order in each frame. They look alike, so that only their ids
-    tell which is which. The reward is 1 for the cup with the ball.
+    There are 3 to 6 cups with equal features, in random order in each frame: only ids identify
+    them. The reward is 1 for the cup with the ball.
 
     Args:
-        hidden: number of frames before the choice in which no cup is shown.
-        named: four cups have different colours. None of them is shown at the end, where the colour
-            of the cup with the ball is to be named.
-        new_ids: cups have other ids in each frame, which tell nothing.
+        hidden: number of frames without visible cups before the choice.
+        named: use four cups with different colours, and choose the colour of the cup with the ball
+            when no cup is visible.
+        new_ids: draw new ids in each frame, so that cups cannot be tracked.
     """
 
     def __init__(self, hidden: int = 0, named: bool = False, new_ids: bool = False) -> None:
@@ -59,14 +59,14 @@ class Shells(PlainState, Drawn, Environment):
         return {"choose": SelectEntityActionSpace()}
 
     def reset(self) -> Observation:
-        """Put the ball under one of the cups."""
+        """Hide the ball under a random cup."""
         num_cups = len(_NAMES) if self.named else self.rng.randint(_FEWEST, _MOST)
         self.cups = self.rng.sample(range(num_cups), num_cups)
         self.ball, self.step, self.chosen = self.rng.randrange(num_cups), 0, -1
         return self._observe()
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        """Move the cups about; or end the game, if a cup was chosen."""
+        """Shuffle the cups, or end the game if a cup was chosen."""
         self.step += 1
         self.rng.shuffle(self.cups)
         for action in actions.values():
@@ -92,7 +92,7 @@ class Shells(PlainState, Drawn, Environment):
 
     @property
     def _choice_step(self) -> int:
-        """Number of the frame of the choice."""
+        """The step of the choice."""
         return 1 + _SHUFFLES + self.hidden
 
     def _ids(self) -> list[int]:
@@ -101,7 +101,7 @@ class Shells(PlainState, Drawn, Environment):
         return [first + cup for cup in self.cups]
 
     def _cup_of(self, one: Any) -> int:
-        """Return the cup with an id of the frame before."""
+        """Return the cup with an id of the previous frame."""
         return int(one) % _MOST
 
     def _observe(self) -> Observation:

@@ -22,10 +22,10 @@ _MOVE = {"move": GlobalCategoricalActionMask()}
 
 
 class TreasureHunt(PlainState, Drawn, Environment):
-    """A grid with five traps and five treasures, on which the player walks from the centre.
+    """Collect five treasures on a grid with five traps, starting at the centre.
 
-    A step on a treasure has a reward of 1 and removes it. The episode ends on a trap,
-    or when no treasure is left.
+    The reward is 1 for a step onto a treasure, which removes it. The episode ends on a trap, or
+    when no treasure is left.
     """
 
     def obs_space(self) -> ObsSpace:
@@ -37,7 +37,7 @@ class TreasureHunt(PlainState, Drawn, Environment):
         return _ACTION_SPACE
 
     def reset(self) -> Observation:
-        """Put traps and treasures on different cells within 5 of the centre."""
+        """Place traps and treasures on different cells within 5 of the centre."""
         self.x_pos = self.y_pos = 0
         cells = self.rng.sample(_CELLS, 10)
         self.traps, self.treasures = cells[:5], cells[5:]

@@ -1,4 +1,4 @@
-"""Tugs of unequal power push to their berths: numbers whose bounds differ by actor."""
+"""Continuous actions with bounds per actor: tugs of unequal power push to their berths."""
 
 import math
 from collections.abc import Mapping
@@ -20,14 +20,13 @@ _CURRENT = 0.01
 
 
 class Tugs(PlainState, Drawn, Environment):
-    """Tugs push to their berths, each with as much power as it has, against a current.
+    """Tugs with different power push to their berths, against a current.
 
-    The reward of a step is how much closer the tugs came to their berths, on average.
+    The reward of a step is the mean decrease of the distance between tugs and berths.
 
     Args:
-        ships: number of tugs; 0 for 1 to 6, another number in each episode.
-        bounded: the mask says how much power each tug has; without it, what a tug is asked beyond
-            its power is lost.
+        ships: number of tugs; 0 to draw 1 to 6 per episode.
+        bounded: bound actions by the power of each tug; otherwise excess power is clipped.
     """
 
     def __init__(self, ships: int = 0, bounded: bool = True) -> None:
@@ -46,7 +45,7 @@ class Tugs(PlainState, Drawn, Environment):
         return {"push": ContinuousActionSpace({"x": (-most, most), "y": (-most, most)})}
 
     def reset(self) -> Observation:
-        """Put tugs and berths anywhere."""
+        """Draw the positions of tugs and berths."""
         count = self.ships or self.rng.randint(1, _MOST_SHIPS)
         self.tugs = [[self.rng.uniform(-1, 1) for _ in range(4)] + [0.0, 0.0] for _ in range(count)]
         self.power = [self.rng.uniform(_LEAST_POWER, _MOST_POWER) for _ in range(count)]
@@ -68,7 +67,7 @@ class Tugs(PlainState, Drawn, Environment):
         return self._observe(before - self.distance)
 
     def scripted(self) -> ContinuousAction:
-        """Return what a controller does that knows positions, velocities and the current."""
+        """Return the actions of a controller with access to positions, velocities and current."""
         push = [
             [
                 max(-p, min(p, 0.3 * (tug[2 + k] - tug[k]) - _DRAG * tug[4 + k] - self.current[k]))
@@ -79,7 +78,7 @@ class Tugs(PlainState, Drawn, Environment):
         return ContinuousAction([*range(len(push))], np.array(push, np.float32), ["x", "y"])
 
     def view(self) -> View:
-        """Return the tugs, which point where they move."""
+        """Return the tugs, with their velocity as heading."""
         heading = ("x_velocity", "y_velocity")
         tug = EntityView(heading=heading, shape="triangle", colour=as_hex(BLUE), size=0.05)
         return View({"Tug": tug}, bounds=((-1.5, 1.5), (-1.5, 1.5)))

@@ -1,4 +1,4 @@
-"""Rock, paper, scissors with uneven stakes, whose equilibrium is not uniform."""
+"""Rock, paper, scissors with uneven stakes and a non-uniform Nash equilibrium."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,18 +23,18 @@ _PLAYER = np.zeros((1, 0), dtype=np.float32)
 
 
 class UnevenThrows(PlainState, Drawn, Match):
-    """Rock, paper, scissors of two sides, once: a win pays by what it is won with.
+    """One round of rock, paper, scissors, where the stakes depend on the winning throw.
 
-    A win by rock pays 1, by scissors 2, by paper 5, and the loser loses as much; equal throws are a
-    draw. The metric `win` of the last observation is 1 for a win, else 0. The only equilibrium is
-    rock with probability 1/4, paper with 1/8, scissors with 5/8; against the uniform policy paper
-    wins 1 on average.
+    A win by rock pays 1, by scissors 2, by paper 5, and the loser pays the same; equal throws are a
+    draw. The metric `win` of the last observation is 1 for a win, else 0. The only Nash equilibrium
+    is rock with probability 1/4, paper with 1/8, scissors with 5/8; paper wins 1 on average against
+    the uniform policy.
     """
 
     num_sides = 2
 
     def obs_space(self) -> ObsSpace:
-        """Return the space of the player; the other side's throw is shown at the end."""
+        """Return the space of the player, and the throw of the other side at the end."""
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
@@ -69,7 +69,7 @@ class UnevenThrows(PlainState, Drawn, Match):
         return Scene((-0.5, -2.5), (1.5, 0.5), marks, caption=caption)
 
     def _view(self, side: int) -> Observation:
-        """Return what a side sees."""
+        """Return the observation of a side."""
         if not self.throws:
             return Observation(features={"Player": _PLAYER, "Throw": []}, actions=_THROW)
         own, other = self.throws[side], self.throws[1 - side]

@@ -18,7 +18,7 @@ class Xor(PlainState, Drawn, Environment):
     """Two inputs and a global feature, each randomly 0 or 1.
 
     The reward is 1 for answering with the exclusive or of the two inputs, negated if the global
-    feature `negate` is 1; otherwise it is 0. An episode is one answer.
+    feature `negate` is 1, else 0. An episode is one step.
     """
 
     def obs_space(self) -> ObsSpace:

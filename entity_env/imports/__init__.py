@@ -1,4 +1,4 @@
-"""Packages whose exported names are imported when they are first used."""
+"""Lazy imports of the exported names of packages."""
 
 import sys
 from collections.abc import Mapping
@@ -9,15 +9,15 @@ from typing import Any
 
 
 def export_lazily(package: str, names: Mapping[str, str]) -> None:
-    """Let a package import what it exports when that is first used.
+    """Make a package import its exported names at their first use.
 
-    Submodules are attributes of the package as well, without an `import` of their own. The names
-    without an underscore become its `__all__`.
+    Submodules also become attributes of the package. Names without a leading underscore are its
+    `__all__`.
 
     Args:
-        package: `__name__` of the package, which its `__init__` calls this with.
-        names: the exported names of each module, with blanks between them; for the package itself
-            those of exported modules in it.
+        package: `__name__` of the package; called in its `__init__`.
+        names: exported names by module, separated by blanks; at the package's own name, exported
+            submodules.
     """
     module = sys.modules[package]
     module_of = {name: place for place in names for name in names[place].split()}
@@ -27,7 +27,7 @@ def export_lazily(package: str, names: Mapping[str, str]) -> None:
 
 
 class _LazyPackage(ModuleType):
-    """Package with lazy exports, of which some have the name of a module in it."""
+    """Package with lazy exports; some have the same name as a submodule."""
 
     _module_of: Mapping[str, str]
 
@@ -37,13 +37,13 @@ class _LazyPackage(ModuleType):
         elif not name.startswith("_") and find_spec(f"{self.__name__}.{name}") is not None:
             value = import_module(f"{self.__name__}.{name}")
         else:
-            return super().__getattribute__(name)  # raises Python's own error
+            return super().__getattribute__(name)  # raises the usual AttributeError
         self.__dict__[name] = value
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
-        # The import system binds `enn_trainer.train` to the module, whenever that is imported; the
-        # exported function of this name is what users mean.
+        # The import system binds `enn_trainer.train` to the module when it is imported; keep the
+        # exported function of the same name instead.
         is_own_module = value is sys.modules.get(f"{self.__name__}.{name}")
         if not (is_own_module and name in self._module_of):
             super().__setattr__(name, value)
@@ -51,5 +51,5 @@ class _LazyPackage(ModuleType):
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._module_of})
 
-    def __reduce__(self) -> tuple[Any, ...]:  # of cloudpickle, which knows the type of modules only
+    def __reduce__(self) -> tuple[Any, ...]:  # for cloudpickle
         return import_module, (self.__name__,)

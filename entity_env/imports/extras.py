@@ -1,4 +1,4 @@
-"""Extras of the package: what each of them installs, and errors where one is missing."""
+"""Optional dependencies (extras), and errors for missing ones."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,15 +15,15 @@ EXTRAS = {
     "serve": ("websockets",),
     "video": ("imageio", "imageio_ffmpeg", "PIL"),
 }
-"""The modules that each extra is for."""
+"""Modules that each extra installs."""
 
 
-class MissingExtra(EntityEnvError, ImportError):  # noqa: N818 (names what is missing)
-    """An optional package that is not installed; the message is the command that installs it."""
+class MissingExtra(EntityEnvError, ImportError):  # noqa: N818 (published name)
+    """Raised if an optional package is missing; the message has the command to install it."""
 
 
 def remedy(error: BaseException) -> str:
-    """Return the command that cures a failed import, "" if no extra has the missing module."""
+    """Return the command that installs a missing module, "" if no extra has it."""
     if not isinstance(error, ModuleNotFoundError):
         return ""
     top = (error.name or "").partition(".")[0]
@@ -33,7 +33,7 @@ def remedy(error: BaseException) -> str:
 
 @contextmanager
 def needs_extra() -> Iterator[None]:
-    """Return a context for imports of an extra, in which a missing one is a `MissingExtra`."""
+    """Return a context for imports of an extra that raises `MissingExtra` for missing modules."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""Import modules of releases under their old paths, with a warning, after they have moved.
+"""Imports of moved modules by the paths of earlier releases, with a deprecation warning.
 
-A module that a release has and that moves gets a line in `MOVED`; a folder's line covers the
-modules in it. `docs/coming_from.md` lists all modules of enn_trainer 0.1.16.
+Add a line to `MOVED` for each released module that moves; the line of a folder covers the modules
+in it. `docs/coming_from.md` lists all modules of enn_trainer 0.1.16.
 """
 
 import sys
@@ -43,11 +43,11 @@ MOVED = {
     "rogue_net.heads": "rogue_net.actions.heads",
     "rogue_net.translate": "rogue_net.relpos.translate",
 }
-"""The path of each moved module or folder, by its old path."""
+"""New path of each moved module or folder, by its old path."""
 
 
 class _MovedModuleFinder(MetaPathFinder):
-    """Finder of the modules of `MOVED`, before a folder that was renamed is searched."""
+    """Finder of the modules in `MOVED`."""
 
     def find_spec(
         self,
@@ -55,7 +55,7 @@ class _MovedModuleFinder(MetaPathFinder):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Return the spec of a moved module, None for any other."""
+        """Return the spec of a moved module, None for other modules."""
         old = fullname
         while old and old not in MOVED:
             old = old.rpartition(".")[0]
@@ -70,18 +70,18 @@ class _MovedModuleLoader(Loader):
         self._old, self._new = old, new
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module at its new path: one module, whichever path imports it."""
+        """Import the module from its new path, so that both paths give the same module."""
         warnings.warn(f"{self._old} is now {self._new}", DeprecationWarning, stacklevel=2)
         module = import_module(self._new)
         self._spec = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the spec that the import system replaced: the module ran at its new path."""
+        """Restore the spec that the import system replaced; the module is already executed."""
         module.__spec__ = self._spec
 
 
 def install() -> None:
-    """Let `import` find moved modules; a second call changes nothing."""
+    """Install the finder of moved modules; further calls have no effect."""
     if not any(isinstance(finder, _MovedModuleFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _MovedModuleFinder())

@@ -1,9 +1,9 @@
-"""Bots in a game that a person plays: one for each side."""
+"""Bots in games with a person."""
 
 from collections.abc import Sequence
 
 from entity_env.actions import Action, ActionName
-from entity_env.bot import Bot, ask_bots, shown_frames
+from entity_env.bot import Bot, bot_choices, bot_observations
 from entity_env.observation import Observation, ObsSpace
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionSpaces, Spaces
@@ -15,7 +15,7 @@ class SideBots:
     """One instance of a bot for each side of a match.
 
     Args:
-        create_bot: the class of the bot.
+        create_bot: bot class.
         num_sides: number of sides.
         seed: seed of all games.
     """
@@ -25,7 +25,7 @@ class SideBots:
         self._seed, self._games, self._steps = seed, 0, 0
 
     def begin(self) -> None:
-        """Begin the next game."""
+        """Start the next game, with a new seed for each bot."""
         for side, bot in enumerate(self._bots):
             bot.seed(derive_seed(self._seed, "bot", side, self._games))
         self._games, self._steps = self._games + 1, 0
@@ -37,20 +37,20 @@ class SideBots:
         obs_space: ObsSpace,
         action_space: ActionSpaces,
     ) -> list[dict[ActionName, Action]]:
-        """Return the actions of each side, with probability 1 for what it chose.
+        """Return the actions of each side, with probability 1.
 
         Args:
-            obs: the frame of each side.
-            batch: the same frames.
-            obs_space: their space.
-            action_space: the actions.
+            obs: frame of each side.
+            batch: the same frames as a batch.
+            obs_space: observation space.
+            action_space: action spaces.
 
         Raises:
             InvalidAction: a choice is not legal.
         """
         spaces, step = Spaces(obs_space, action_space), self._steps
-        frames = shown_frames(batch, obs_space, spaces)
-        choices = ask_bots(
+        frames = bot_observations(batch, obs_space, spaces)
+        choices = bot_choices(
             self._bots, frames, batch, spaces, where=lambda side: f"side {side}, step {step}"
         )
         self._steps += 1

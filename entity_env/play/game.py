@@ -1,6 +1,6 @@
-"""Episodes that a person plays by hand, alone, with an agent's advice, or against the agent.
+"""Episodes played by a person: alone, with the advice of an agent, or against an agent.
 
-Frames are shown as text, with numbered menus of the legal choices.
+Frames are shown as text, with numbered menus of legal choices.
 """
 
 import contextlib
@@ -15,17 +15,17 @@ import numpy.typing as npt
 from entity_env.actions import Action
 from entity_env.actions.chains import (
     choose_parts,
-    is_taken,
-    narrowed,
+    has_choice,
+    mask_given_parent,
+    parent_rows,
     parents_first,
-    rows_before,
     spread,
 )
 from entity_env.arrays import BoolArray, Float32Array, FloatArray
 from entity_env.bot import Bot
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError, InvalidSampler
-from entity_env.match import Match, copied, match_of, world_of
+from entity_env.match import Match, copy_containers, match_of, world_of
 from entity_env.play.bots import SideBots
 from entity_env.play.menus import AnyMenu, Ask, Menu, NumbersMenu, Quit, Show, ask_line
 from entity_env.ragged import Ragged
@@ -41,15 +41,15 @@ from entity_env.spaces import (
 from entity_env.vec.batching import batch_entities, batch_obs
 from entity_env.vec.serial import EnvList
 from entity_env.vec.validate import check_same_spaces
-from entity_env.vec.variation import Variation, check_taken
+from entity_env.vec.variation import Variation, check_parameters
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs
 
 Agent: TypeAlias = Callable[[Observation], tuple[Mapping[ActionName, Action], float]]
-"""Returns the actions in a frame, with the probabilities of all choices, and the value.
+"""Function of a frame that returns actions with the probabilities of all choices, and the value.
 
-It is called with the frames of all sides in turn. If it has a method `reset`, that is called as a
-game begins.
+It is called with the frames of all sides in turn. An optional method `reset` is called at the start
+of each game.
 """
 
 
@@ -58,64 +58,64 @@ def menu_of(
     space: ActionSpace,
     mask: VecActionMask,
     entities: Sequence[tuple[str, str]],
-    known: "Advice",
+    advice: "Advice",
 ) -> AnyMenu:
-    """Return the menu of an action in a frame.
+    """Create the menu of an action in a frame.
 
     Args:
-        name: of the action.
-        space: of the action.
-        mask: of the actors that choose now, in this frame alone; it depends on nothing.
+        name: name of the action.
+        space: action space.
+        mask: mask of the active actors in this frame, given their parent actions.
         entities: name and features of each entity of the frame, and of the global actor.
-        known: what an agent advises these actors.
+        advice: choices of an agent for these actors.
     """
     actors = [entities[i] for i in mask.actors.values]
     titles = [f"{name}, {actor} ({features})" for actor, features in actors]
     titles = [title.removesuffix(" ()").removesuffix(", ") for title in titles]
     if space.components:
-        return NumbersMenu(titles, space, mask, known.choices)
+        return NumbersMenu(titles, space, mask, advice.choices)
     choices = _choices_of(space, mask, entities)
     shape = len(titles), len(choices)
     legal = np.ones(shape, np.bool_) if mask.mask is None else mask.mask.values.reshape(shape)
-    return Menu(titles, choices, legal, known.probs)
+    return Menu(titles, choices, legal, advice.probs)
 
 
 def _choices_of(
     space: ActionSpace, mask: VecActionMask, entities: Sequence[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """Return name and features of all that is chosen among; labels have no features."""
+    """Return the name and features of each choice; labels have no features."""
     if mask.actees is not None:
         return [entities[i] for i in mask.actees.values]
     return [(label, "") for label in space.labels]
 
 
 class Advice(NamedTuple):
-    """The choices of an agent for actors of an action in one frame.
+    """Choices of an agent for the actors of an action in one frame.
 
     Attributes:
-        choices: of each, as batches have them; -1 or NaN if it is not known.
-        probs: (actors, choices) float32, NaN if they are not known; None for nobody.
+        choices: choices in the format of batches; -1 or NaN if unknown.
+        probs: (actors, choices) float32, NaN if unknown; None if unknown for all actors.
     """
 
     choices: npt.NDArray[Any]
     probs: Float32Array | None
 
-    def of(self, actors: BoolArray) -> "Advice":
-        """Return the advice for some of the actors."""
+    def select(self, actors: BoolArray) -> "Advice":
+        """Select actors; `actors` is a mask."""
         return Advice(self.choices[actors], None if self.probs is None else self.probs[actors])
 
-    def only(self, actors: BoolArray) -> "Advice":
-        """Return the advice for all actors, of which it is known for some alone."""
-        wanted, nothing = actors, np.nan if self.choices.dtype.kind == "f" else -1
-        choices = np.where(_beside(wanted, self.choices), self.choices, nothing)
+    def masked(self, actors: BoolArray) -> "Advice":
+        """Set the advice to unknown for all actors except a mask of them."""
+        flags, missing = actors, np.nan if self.choices.dtype.kind == "f" else -1
+        choices = np.where(_expand_flags(flags, self.choices), self.choices, missing)
         probs = self.probs
         if probs is not None:
-            probs = np.where(_beside(wanted, probs), probs, np.float32(np.nan))
+            probs = np.where(_expand_flags(flags, probs), probs, np.float32(np.nan))
         return Advice(choices.astype(self.choices.dtype), probs)
 
 
-def _beside(flags: BoolArray, rows: npt.NDArray[Any]) -> BoolArray:
-    """Return flags of rows in the shape of these, for `np.where`."""
+def _expand_flags(flags: BoolArray, rows: npt.NDArray[Any]) -> BoolArray:
+    """Append axes to flags of rows, to broadcast them in `np.where`."""
     return flags.reshape(-1, *[1] * (rows.ndim - 1))
 
 
@@ -124,40 +124,40 @@ def advice_of(
     batch: VecObs,
     obs_space: ObsSpace,
     action_space: Mapping[ActionName, ActionSpace],
-    given: Mapping[ActionName, Action],
+    agent_actions: Mapping[ActionName, Action],
 ) -> dict[ActionName, Advice]:
     """Return the choices of an agent in a frame for all actors of each action.
 
     Args:
-        obs: the frame.
-        batch: the frame alone.
-        obs_space: its space.
-        action_space: the actions.
-        given: the actions of the agent; none for those that it does not know.
+        obs: a frame.
+        batch: the same frame as a batch of one.
+        obs_space: observation space.
+        action_space: action spaces.
+        agent_actions: actions of the agent; may lack actions that it does not know.
     """
 
     def encode(name: ActionName, mask: VecActionMask) -> Ragged:
         space, lengths = action_space[name], mask.actors.lengths
-        if (action := given.get(name)) is not None:
+        if (action := agent_actions.get(name)) is not None:
             return space.encode(name, [action], mask, [obs], obs_space)
-        nobody = np.zeros(int(lengths.sum()), np.bool_)
-        nothing = Ragged(np.zeros((0, *space.choice_columns), space.choice_dtype), lengths * 0)
-        return spread(space, nothing, nobody, lengths)
+        no_actors = np.zeros(int(lengths.sum()), np.bool_)
+        empty = Ragged(np.zeros((0, *space.choice_columns), space.choice_dtype), lengths * 0)
+        return spread(space, empty, no_actors, lengths)
 
-    found = {}
+    advice = {}
     for name, rows in choose_parts(batch.action_masks, action_space, encode).items():
-        probs, given_probs = None, getattr(given.get(name), "probs", None)
-        if given_probs is not None and np.size(given_probs):
-            taken = is_taken(rows.values)
-            table = np.asarray(given_probs, np.float32).reshape(int(taken.sum()), -1)
-            probs = np.full((len(taken), table.shape[1]), np.nan, np.float32)
-            probs[taken] = table
-        found[name] = Advice(rows.values, probs)
-    return found
+        probs, action_probs = None, getattr(agent_actions.get(name), "probs", None)
+        if action_probs is not None and np.size(action_probs):
+            is_chosen = has_choice(rows.values)
+            table = np.asarray(action_probs, np.float32).reshape(int(is_chosen.sum()), -1)
+            probs = np.full((len(is_chosen), table.shape[1]), np.nan, np.float32)
+            probs[is_chosen] = table
+        advice[name] = Advice(rows.values, probs)
+    return advice
 
 
 def frame_text(obs: Observation, obs_space: ObsSpace) -> str:
-    """Return the globals and the visible entities of a frame, type by type."""
+    """Return a text of the global features and the visible entities of a frame, type by type."""
     rows, visible, kinds = batch_entities([obs], obs_space, with_globals=True)
     lines = []
     if obs_space.global_features or obs_space.global_kinds:
@@ -177,7 +177,7 @@ def _entities_by_type(
     rows: Mapping[EntityName, Ragged],
     kinds: Mapping[EntityName, Ragged],
 ) -> dict[EntityName, list[tuple[str, str]]]:
-    """Return name and features of each entity of a frame, also of those that are not visible."""
+    """Return name and features of each entity of a frame, including invisible ones."""
     return {
         name: [
             (f"{name} {row if i == (name, row) else i}", text)
@@ -194,19 +194,19 @@ def _entities_by_type(
 
 
 def _features(entity: Entity, rows: Ragged, indices: Ragged | None) -> list[str]:
-    """Return the features of each entity of a type on one line, with labels for kinds."""
+    """Return a line of features for each entity of a type, with the labels of kinds."""
     texts = []
     labels: Any = [()] * len(rows.values) if indices is None else indices.values
-    for values, of_row in zip(rows.values, labels, strict=True):
-        shown = [f"{name} {v:.4g}" for name, v in zip(entity.features, values, strict=True)]
-        of_kinds = zip(entity.kinds, of_row, strict=True)
-        shown += [f"{kind.name} {kind.labels[i]}" for kind, i in of_kinds]
-        texts.append(", ".join(shown))
+    for values, row_labels in zip(rows.values, labels, strict=True):
+        parts = [f"{name} {v:.4g}" for name, v in zip(entity.features, values, strict=True)]
+        row_kinds = zip(entity.kinds, row_labels, strict=True)
+        parts += [f"{kind.name} {kind.labels[i]}" for kind, i in row_kinds]
+        texts.append(", ".join(parts))
     return texts
 
 
 class PlayedEpisode(NamedTuple):
-    """The returns of all sides (an `Environment` has one) and the steps of a whole episode."""
+    """Return of each side (one for an `Environment`) and number of steps of a complete episode."""
 
     returns: list[float]
     steps: int
@@ -224,30 +224,34 @@ def play_by_hand(
     record: str | Path | None = None,
     vary: Variation | None = None,
 ) -> list[PlayedEpisode]:
-    """Show frames and ask for actions until enough episodes are played or the person quits.
+    """Play episodes interactively, until the number of episodes is reached or the person quits.
 
-    `menus.HELP` lists the input. Ctrl-C and the end of the input quit as well.
+    `menus.HELP` documents the input. Ctrl-C and the end of the input quit as well.
 
     Args:
-        create_env: makes the environment, or a match, of which the person plays all sides in turn;
-            with arguments that vary, if the environment cannot be told them.
-        ask: shows a prompt and returns a line.
-        show: shows text.
-        seed: of the episodes.
-        episodes: how many to play; without it the person is asked after each.
-        agent: its probabilities and value are shown, and the probabilities recorded; or the class
-            of a bot, one of which advises or plays each side.
-        side: the only side that the person plays; the agent plays the others.
-        record: a file for a recording with a frame for each side; one that exists is continued. An
-            episode that the person quits is "unfinished" in it.
-        vary: the samplers of arguments that are drawn for each episode, as in an evaluation of one
-            environment with this seed.
+        create_env: function that creates an environment, or a match, where the person plays all
+            sides in turn. It is called with varied arguments if the environment has no
+            `set_parameters`.
+        ask: function that shows a prompt and returns a line.
+        show: function that shows text.
+        seed: seed of the episodes.
+        episodes: number of episodes; None to ask after each.
+        agent: agent to advise the person; its probabilities and value are shown, and the
+            probabilities recorded. Or a bot class, with one bot for each side.
+        side: side that the person plays; the agent plays the others. None for all sides.
+        record: file of a recording with a frame for each side; an existing one is continued. An
+            episode that the person quits is recorded as "unfinished".
+        vary: samplers of arguments drawn for each episode, like in an evaluation of one environment
+            with this seed.
+
+    Returns:
+        The completed episodes.
 
     Raises:
-        InvalidSampler: the environment takes no argument of a name, or refuses a value.
-        EntityEnvError: the match has no such `side`, or there is no agent for the others.
-        RecordingError: the file is damaged, or a recording of something else.
-        InvalidObservation: the environment returned what its spaces do not allow.
+        InvalidSampler: the environment has no argument of a name, or refuses a value.
+        EntityEnvError: the match has no such `side`, or there is no agent for the other sides.
+        RecordingError: the file is damaged, or a recording of another environment.
+        InvalidObservation: the environment returned an observation outside its spaces.
     """
     game = _Game(create_env, ask, show, agent, side, seed)
     if side is not None and (agent is None or side not in range(game.num_sides)):
@@ -258,13 +262,13 @@ def play_by_hand(
         )
     envs: VecEnv = EnvList(lambda: game, game.num_sides, validate=True)
     if record is not None:
-        envs.track()  # so that memory can learn from the recording
+        envs.track()  # needed to train networks with memory
         envs = RecordingVecEnv(envs, record)
     envs.seed(seed)
     played: list[PlayedEpisode] = []
     with contextlib.closing(envs), contextlib.suppress(Quit, KeyboardInterrupt):
         if vary is not None:
-            check_taken(world_of(game.match), create_env, vary)
+            check_parameters(world_of(game.match), create_env, vary)
             envs.vary(vary)
         envs.reset(game.obs_space())
         while len(played) != episodes:
@@ -275,7 +279,7 @@ def play_by_hand(
 
 
 class _Game(Match):
-    """A match in which a person plays. It keeps its last frames, and how an episode ended."""
+    """Match with a person; stores the current frames, and a text of the last frame."""
 
     def __init__(
         self,
@@ -312,14 +316,14 @@ class _Game(Match):
         world, self.arguments = world_of(self.match), arguments
         spaces = self.obs_space(), self.action_space()
         try:
-            if callable(own := getattr(world, "set_parameters", None)):
-                own(**copied(arguments))
+            if callable(setter := getattr(world, "set_parameters", None)):
+                setter(**copy_containers(arguments))
             else:
-                new = match_of(self.create_env(**copied(arguments)))
+                match = match_of(self.create_env(**copy_containers(arguments)))
                 self.match.close()
-                self.match = new
-            now = self.obs_space(), self.action_space()
-            check_same_spaces(spaces, now, f"with the arguments {arguments}")
+                self.match = match
+            new_spaces = self.obs_space(), self.action_space()
+            check_same_spaces(spaces, new_spaces, f"with the arguments {arguments}")
         except Exception as error:
             what = str(error) or type(error).__name__
             raise InvalidSampler(
@@ -331,7 +335,7 @@ class _Game(Match):
         if self.bots is not None:
             self.bots.begin()
         if (reset := getattr(self.agent, "reset", None)) is not None and self.bots is None:
-            reset()  # of an agent that remembers
+            reset()  # clear the memory of the agent
         return self.frames
 
     def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
@@ -341,7 +345,7 @@ class _Game(Match):
         return self.frames
 
     def picture(self) -> str | None:
-        """Return the environment as text, None if it does not render text."""
+        """Render the environment as text; return None if it does not support text."""
         try:
             text = self.match.render(mode="text")
         except (NotImplementedError, TypeError, ValueError, EntityEnvError):
@@ -349,7 +353,7 @@ class _Game(Match):
         return text if isinstance(text, str) else None
 
     def play_episode(self, envs: VecEnv, number: int) -> PlayedEpisode:
-        """Play in `envs`, which step this match, until the episode ends."""
+        """Play an episode in `envs`, which step this match."""
         totals, steps, over = np.zeros(self.num_sides), 0, False
         if self.arguments:
             self.show("\n" + ", ".join(f"{n}={v!r}" for n, v in self.arguments.items()))
@@ -357,49 +361,50 @@ class _Game(Match):
             self.show(f"\nepisode {number}, step {steps}, return {_numbers(totals)}")
             obs = self.step(envs)
             totals, steps, over = totals + obs.reward, steps + 1, bool(obs.done[0])
-        how = "was cut off" if obs.truncated[0] else "is over"
+        outcome = "was cut off" if obs.truncated[0] else "is over"
         self.show(f"\n{self.end}")
-        self.show(f"episode {number} {how}: {steps} steps, return {_numbers(totals)}")
+        self.show(f"episode {number} {outcome}: {steps} steps, return {_numbers(totals)}")
         return PlayedEpisode(totals.tolist(), steps)
 
     def step(self, envs: VecEnv) -> VecObs:
-        """Let all sides choose, and take a step."""
+        """Choose the actions of all sides, and step."""
         obs_space, action_space, picture = self.obs_space(), self.action_space(), self.picture()
         if picture is not None:
             self.show(picture)
         batch = batch_obs(self.frames, obs_space, action_space)
         advice: list[dict[ActionName, Advice]] = []
         chosen: list[Choices] = []
-        for side, (obs, (given, value)) in enumerate(
+        for side, (obs, (agent_actions, value)) in enumerate(
             zip(self.frames, self.advice(batch), strict=True)
         ):
-            own = batch.take(np.array([side]))
-            by_type = _entities_by_type(obs, obs_space, own.features, own.kinds)
+            frame = batch.take(np.array([side]))
+            by_type = _entities_by_type(obs, obs_space, frame.features, frame.kinds)
             # By position in the frame; the global actor comes last.
             entities = [*chain.from_iterable(by_type.values()), ("", "")]
-            advice.append(advice_of(obs, own, obs_space, action_space, given))
+            advice.append(advice_of(obs, frame, obs_space, action_space, agent_actions))
 
-            # A side that the agent plays.
+            # Side of the agent.
             if not self.is_played(side):
-                advised = {name: known.choices for name, known in advice[side].items()}
+                advised = {name: part.choices for name, part in advice[side].items()}
                 chosen.append(
-                    {n: Ragged(c, own.action_masks[n].actors.lengths) for n, c in advised.items()}
+                    {n: Ragged(c, frame.action_masks[n].actors.lengths) for n, c in advised.items()}
                 )
-                taken = self.texts_of(own.action_masks, advised, entities)
-                self.show(f"side {side}, the agent: {'; '.join(taken) or 'nothing to choose'}")
+                texts = self.texts_of(frame.action_masks, advised, entities)
+                self.show(f"side {side}, the agent: {'; '.join(texts) or 'nothing to choose'}")
                 continue
 
-            # A side that the person plays.
+            # Side of the person.
             if self.num_sides > 1:
                 self.show(f"side {side}")
             if picture is None:
                 self.show(frame_text(obs, obs_space))
             if value is not None:
                 self.show(f"the agent expects {value:.3g}")
-            chosen.append(self.choices_of_person(own.action_masks, entities, advice[side]))
-        who = [(c, self.is_played(side)) for side, c in enumerate(chosen)]
+            chosen.append(self.choices_of_person(frame.action_masks, entities, advice[side]))
+        sides = [(c, self.is_played(side)) for side, c in enumerate(chosen)]
         by_hand = {
-            name: _cat([is_taken(c[name].values) & own for c, own in who]) for name in action_space
+            name: _cat([has_choice(c[name].values) & by_person for c, by_person in sides])
+            for name in action_space
         }
         if not any(rows.values.any() for rows in by_hand.values()):
             ask_line("nothing to choose, Enter continues> ", self.ask, self.show)
@@ -419,11 +424,11 @@ class _Game(Match):
         chosen: Mapping[ActionName, npt.NDArray[Any]],
         entities: Sequence[tuple[str, str]],
     ) -> list[str]:
-        """Return the choices of a side in one frame, a text for each action that is taken."""
+        """Return a text for each action with choices of a side."""
         texts = []
         for name, space in self.action_space().items():
             names = [choice for choice, _ in _choices_of(space, masks[name], entities)]
-            rows = chosen[name][is_taken(chosen[name])]
+            rows = chosen[name][has_choice(chosen[name])]
             if len(rows):
                 texts.append(f"{name} {', '.join(space.text_of(row, names) for row in rows)}")
         return texts
@@ -434,32 +439,34 @@ class _Game(Match):
         entities: Sequence[tuple[str, str]],
         advice: Mapping[ActionName, Advice],
     ) -> Choices:
-        """Return what the person chooses in one frame, each action after those it depends on.
+        """Ask the person for all choices in one frame, parent actions first.
 
-        Of a dependent action the agent's advice is known to actors for whom the person chose what
-        the agent would have chosen before it.
+        The agent's advice on an autoregressive action is shown only to actors for which the person
+        followed its advice on the parent action.
         """
         chosen: Choices = {}
         agrees: dict[ActionName, BoolArray] = {}
         for name in parents_first(self.action_space()):
-            space, mask, known = self.action_space()[name], masks[name], advice[name]
-            taken = np.ones(len(mask.actors.values), np.bool_)
-            part, agrees[name] = mask, taken
+            space, mask, side_advice = self.action_space()[name], masks[name], advice[name]
+            active = np.ones(len(mask.actors.values), np.bool_)
+            part, agrees[name] = mask, active
             if mask.after is not None:
-                before = chosen[mask.after.action]
-                part, taken = narrowed(mask, before)
-                agrees[name] = agrees[mask.after.action][rows_before(mask, before)]
-            menu = menu_of(name, space, part, entities, known.only(agrees[name]).of(taken))
+                parent = chosen[mask.after.action]
+                part, active = mask_given_parent(mask, parent)
+                agrees[name] = agrees[mask.after.action][parent_rows(mask, parent)]
+            menu = menu_of(
+                name, space, part, entities, side_advice.masked(agrees[name]).select(active)
+            )
             rows = np.array(menu.ask(name, self.ask, self.show), space.choice_dtype)
             rows = rows.reshape(-1, *space.choice_columns)
             lengths = mask.actors.lengths
-            chosen[name] = spread(space, Ragged(rows, part.actors.lengths), taken, lengths)
+            chosen[name] = spread(space, Ragged(rows, part.actors.lengths), active, lengths)
             if not space.components:
-                agrees[name] = agrees[name] & (chosen[name].values == known.choices)
+                agrees[name] = agrees[name] & (chosen[name].values == side_advice.choices)
         return chosen
 
     def advice(self, batch: VecObs) -> list[tuple[Mapping[ActionName, Action], float | None]]:
-        """Return the actions that the agent would take for each side, and the value."""
+        """Return the actions of the agent for each side, and the value."""
         if self.bots is not None:
             obs_space, action_space = self.obs_space(), self.action_space()
             chosen = self.bots.act(self.frames, batch, obs_space, action_space)
@@ -473,26 +480,27 @@ class _Game(Match):
         advice: Sequence[Mapping[ActionName, Advice]],
         actions: Mapping[ActionName, Ragged],
     ) -> tuple[dict[ActionName, Ragged], dict[ActionName, Ragged]]:
-        """Return how probable the agent finds the choices of all sides, and logits of all choices.
+        """Return the agent's probabilities of the choices of all sides, and its logits.
 
-        Not of numbers, nor of dependent actions, of which they are not known after other choices.
+        Continuous and autoregressive actions are omitted, because the probabilities after other
+        choices of the parent action are unknown.
 
         Raises:
-            ValueError: the agent gives no probabilities.
+            ValueError: the agent returns no probabilities.
         """
         probs, logits = {}, {}
         for name, space in self.action_space().items():
             if space.components or space.after is not None:
                 continue
-            of_sides, tables = Ragged.of_frames(actions[name]), []
-            for own, chosen in zip(advice, of_sides, strict=True):
-                if (table := own[name].probs) is None and len(chosen):
+            side_choices, tables = Ragged.of_frames(actions[name]), []
+            for side_advice, chosen in zip(advice, side_choices, strict=True):
+                if (table := side_advice[name].probs) is None and len(chosen):
                     raise ValueError(
                         f"agent: expected the probabilities of all choices of {name!r} to record, "
                         "got none"
                     )
                 tables.append(np.zeros((0, 1), np.float32) if table is None else table)
-            rows = zip(tables, of_sides, strict=True)
+            rows = zip(tables, side_choices, strict=True)
             probs[name] = _cat([p[np.arange(len(c)), c] for p, c in rows])
             with np.errstate(divide="ignore"):  # illegal choices have -inf
                 logits[name] = _cat([np.log(p).reshape(-1, *space.mask_columns) for p in tables])

@@ -1,4 +1,4 @@
-"""Menus of the legal choices of actors, and what a person types."""
+"""Menus of legal choices, and parsing of typed input."""
 
 import textwrap
 from abc import ABC, abstractmethod
@@ -13,9 +13,9 @@ from entity_env.arrays import BoolArray, Float32Array
 from entity_env.vec.vec_obs import VecActionMask
 
 Ask: TypeAlias = Callable[[str], str]
-"""Shows a prompt and returns the line that was typed; EOFError when there are no more."""
+"""Show a prompt and return the typed line; EOFError at the end of the input."""
 Show: TypeAlias = Callable[[str], None]
-"""Shows lines of text."""
+"""Show lines of text."""
 
 HELP = """\
   2           the choice with this number
@@ -34,42 +34,42 @@ class Quit(Exception):  # noqa: N818 (ends a game)
 
 @dataclass(frozen=True)
 class AnyMenu(ABC):
-    """Base class of menus: the actors of an action in a frame, and what each may choose."""
+    """Base class of menus of the actors of an action in a frame."""
 
-    titles: list[str]  # the action and each actor
+    titles: list[str]  # action and actor, for each actor
 
     @property
     def num_words(self) -> int:
-        """The words that a person types for the choice of an actor."""
+        """Number of words to type for the choice of an actor."""
         return 1
 
     @abstractmethod
     def find(self, text: str, actor: int) -> Any:
-        """Return the choice of an actor that a person typed; without text that of the agent.
+        """Parse the choice of an actor; an empty text is the choice of the agent.
 
         Raises:
-            ValueError: the actor has no such choice, or the agent's is not known.
+            ValueError: the choice is not legal, or there is no choice of the agent.
         """
 
     @abstractmethod
     def listed(self, actor: int) -> str:
-        """Return an actor and its legal choices."""
+        """Return a text of an actor and its legal choices."""
 
     def ask(self, prompt: str, ask: Ask, show: Show) -> list[Any]:
-        """Return the choice of each actor, as batches have it, when all have been typed.
+        """Ask until all actors have a choice, and return the choices.
 
         Raises:
-            Quit: the person wants to.
+            Quit: the person quits.
         """
         chosen: list[Any] = []
         listed = -1
         while len(chosen) < len(self.titles):
             actor, remaining = len(chosen), len(self.titles) - len(chosen)
-            if listed != actor:  # not again after a mistake
+            if listed != actor:  # do not repeat the menu after an error
                 listed = actor
                 show(self.listed(actor))
-            of_all = f" [1 of {remaining}]" if remaining > 1 else ""
-            text = ask_line(f"{prompt}{of_all}> ", ask, show)
+            count = f" [1 of {remaining}]" if remaining > 1 else ""
+            text = ask_line(f"{prompt}{count}> ", ask, show)
             words = text.removeprefix("*").split()
             size = self.num_words
             typed = [" ".join(words[i : i + size]) for i in range(0, len(words), size)] or [""]
@@ -86,17 +86,17 @@ class AnyMenu(ABC):
 
 @dataclass(frozen=True)
 class Menu(AnyMenu):
-    """Numbered choices of all actors of an action in a frame."""
+    """Menu of numbered choices."""
 
     choices: list[tuple[str, str]]  # names and features; labels have no features
     legal: BoolArray  # (actors, choices)
-    probs: Float32Array | None  # (actors, choices), of an agent; NaN if not known
+    probs: Float32Array | None  # (actors, choices) of the agent; NaN if unknown
 
     def find(self, text: str, actor: int) -> int:
-        """Return the choice with a number; without one, the most probable.
+        """Parse a number; an empty text is the most probable legal choice of the agent.
 
         Raises:
-            ValueError: the actor has no such choice, or the probabilities are not known.
+            ValueError: the choice is not legal, or the probabilities are unknown.
         """
         legal, probs = np.flatnonzero(self.legal[actor]), self._probs_of(actor)
         if not text and probs is not None:
@@ -109,7 +109,7 @@ class Menu(AnyMenu):
         raise ValueError(f"{self.titles[actor]}: expected {expected}, got {got}; ? for help")
 
     def listed(self, actor: int) -> str:
-        """Return an actor and its numbered choices."""
+        """Return a text of an actor and its numbered choices."""
         cells, probs = [], self._probs_of(actor)
         for choice in np.flatnonzero(self.legal[actor]).tolist():
             name, features = self.choices[choice]
@@ -117,14 +117,14 @@ class Menu(AnyMenu):
             if probs is not None:
                 best = " <- Enter" if choice == self.find("", actor) else ""
                 cells[-1] += f"  {probs[choice]:.1%}{best}"
-        if not any(features for _, features in self.choices):  # several in a line
+        if not any(features for _, features in self.choices):  # wrap labels into lines
             words = "   ".join(cell.replace(" ", "\0") for cell in cells)
             lines = textwrap.wrap(words, 80, break_long_words=False, break_on_hyphens=False)
             cells = [line.replace("\0", " ") for line in lines]
         return "\n  ".join([f"{self.titles[actor]}:", *cells])
 
     def _probs_of(self, actor: int) -> Float32Array | None:
-        """Return the probabilities of an actor's choices; None if they are not known."""
+        """Return the probabilities of an actor's choices, None if unknown."""
         if self.probs is None or np.isnan(self.probs[actor]).any():
             return None
         probs: Float32Array = self.probs[actor]
@@ -133,22 +133,22 @@ class Menu(AnyMenu):
 
 @dataclass(frozen=True)
 class NumbersMenu(AnyMenu):
-    """Bounds of the numbers that all actors of an action choose in a frame."""
+    """Menu of the numbers of a continuous action."""
 
     space: ActionSpace
     mask: VecActionMask  # of the actors
-    advised: Float32Array  # (actors, components), of an agent; NaN if not known
+    advised: Float32Array  # (actors, components) of the agent; NaN if unknown
 
     @property
     def num_words(self) -> int:
-        """One for each component."""
+        """Number of components."""
         return len(self.space.components)
 
     def find(self, text: str, actor: int) -> Any:
-        """Return the numbers that a person typed; without text those of the agent.
+        """Parse the numbers of an actor; an empty text is the choice of the agent.
 
         Raises:
-            ValueError: they are not all there, or not within the bounds of the actor.
+            ValueError: a number is missing or out of bounds.
         """
         if not text and not np.isnan(self.advised[actor]).any():
             return self.advised[actor]
@@ -159,7 +159,7 @@ class NumbersMenu(AnyMenu):
             raise ValueError(f"{self.titles[actor]}: {error}; ? for help") from None
 
     def listed(self, actor: int) -> str:
-        """Return an actor and the bounds of its numbers, with those of the agent."""
+        """Return a text of an actor, the bounds of its numbers, and the agent's choice."""
         assert self.mask.bounds is not None
         lines = [f"{self.titles[actor]}:"]
         for name, low, high in zip(
@@ -173,10 +173,10 @@ class NumbersMenu(AnyMenu):
 
 
 def ask_line(prompt: str, ask: Ask, show: Show) -> str:
-    """Return the line that was typed, after answering `?`.
+    """Return a typed line; `?` shows the help and asks again.
 
     Raises:
-        Quit: `q` or Ctrl-C was typed, or there are no more lines.
+        Quit: `q` or Ctrl-C was typed, or the input ended.
     """
     while True:
         try:

@@ -1,1 +1,1 @@
-"""Files of frames, of what was done in them and of what came of it."""
+"""Recordings: files of frames, actions, rewards and ends of episodes."""

@@ -6,9 +6,9 @@ with a class name, arrays are dictionaries in the format of msgpack-numpy. Array
 format are pickles: they are an error, and no class is looked up by name.
 
 A sample has the reward and end of the step before it, so the last sample of a file or before a
-reset, whose outcome is not in the file, is left out. Files do not distinguish truncated episodes
+reset is left out: its outcome is not in the file. Files do not distinguish truncated episodes
 from terminated ones: all count as terminated. A sub-sampled file has no rewards and ends of the
-frames that are left out, nor the environments of those that are kept: its `num_envs` is None, its
+frames that are left out, and no index of the environment of a frame: its `num_envs` is None, its
 rewards are NaN, and its steps are counted as in the file: from 1 in the first episodes, then
 from 0.
 """
@@ -31,10 +31,10 @@ from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import EpisodeClock
 from entity_env.recording.recording_format import (
-    Decisions,
     Header,
+    RecordedFrames,
+    RecordedStep,
     RecordingError,
-    Step,
     check_header,
     check_step,
 )
@@ -54,12 +54,12 @@ _SPACES = spaces.ObsSpace, spaces.Entity, *_CATEGORICAL, spaces.SelectEntityActi
 _MASKS = VecCategoricalActionMask, VecSelectEntityActionMask
 _CLASSES: dict[str, type[Any]] = {
     **{cls.__name__: cls for cls in (*_SPACES, *_MASKS)},
-    **dict.fromkeys(("VecObs", "Metric"), dict),  # of fields that need the spaces to be read
+    **dict.fromkeys(("VecObs", "Metric"), dict),  # dictionaries of fields, decoded with the spaces
 }
 
 
 class _Sample(NamedTuple):
-    """The fields of a sample and of its frames, and its first and last byte in the file."""
+    """Fields of a sample and of its frames, and its first and last byte in the file."""
 
     start: int
     end: int
@@ -67,12 +67,12 @@ class _Sample(NamedTuple):
 
 
 def is_entity_gym(begin: bytes) -> bool:
-    """Return True if the first bytes of a file are those of such a recording: its version."""
+    """Return whether the first bytes of a file are the version of an entity-gym recording."""
     return begin[1:8] == bytes(7) and begin[0] in _VERSIONS
 
 
 def open_entity_gym_samples(path: str | Path) -> Recording:
-    """Open a file that entity-gym recorded.
+    """Open a recording of entity-gym.
 
     Raises:
         RecordingError: the file is not such a recording, or is damaged; the message has the place.
@@ -81,21 +81,21 @@ def open_entity_gym_samples(path: str | Path) -> Recording:
     with path.open("rb") as file:
         blocks = _blocks(file, path)
         header = next(blocks)
-        last = (deque(blocks, maxlen=1) or [header])[0]  # a list of all could be long
+        last = (deque(blocks, maxlen=1) or [header])[0]  # a list of all blocks could be long
         contents = _unpack(file, path, header)
         complete = file.seek(0, 2) == last[1]
     first = next(_samples(path, last[1]), None)
-    # A sub-sampled file does not show how many environments there were.
+    # A sub-sampled file does not have the number of environments.
     subsample = contents.get("subsample", 1)
-    shown: Any = contents.get("obs_space")
+    obs_space: Any = contents.get("obs_space")
     actions: Any = contents.get("act_space")
     is_whole = type(subsample) is int and subsample == 1
     num_envs = 0 if first is None else len(first.fields["episode"])
-    recorded = Header(shown, actions, num_envs if is_whole else None, subsample)
+    recorded = Header(obs_space, actions, num_envs if is_whole else None, subsample)
     try:
         check_header(recorded)
         dependent = [name for name, space in actions.items() if space.after is not None]
-        expect(not dependent, "action_space", "actions that depend on none", str(dependent))
+        expect(not dependent, "action_space", "no dependent actions", str(dependent))
     except ValueError as error:
         raise RecordingError(f"{path}: cannot read its spaces: {error}") from None
     read = _read_steps if is_whole else _read_subsampled
@@ -122,14 +122,14 @@ def _blocks(file: BinaryIO, path: Path) -> Iterator[tuple[int, int]]:
         raise RecordingError(f"{path}: ends before its header does")
 
 
-def _read_steps(path: Path, header: Header, end: int) -> Iterator[Step]:
+def _read_steps(path: Path, header: Header, end: int) -> Iterator[RecordedStep]:
     num_envs = header.num_envs or 0
     clock = EpisodeClock(num_envs)
     clock.restart()
-    for sample, following in pairwise(_samples(path, end)):
-        with _named(path, sample):
-            reward, done = (_numbers(following, name, num_envs) for name in ("reward", "done"))
-            counted = _numbers(following, "step", num_envs)
+    for sample, next_sample in pairwise(_samples(path, end)):
+        with _located_errors(path, sample):
+            reward, done = (_numbers(next_sample, name, num_envs) for name in ("reward", "done"))
+            counted = _numbers(next_sample, "step", num_envs)
             done = done.astype(np.bool_)
             if not (done | (counted == _numbers(sample, "step", num_envs) + 1)).all():
                 clock.restart()  # a reset, without the outcome of this sample
@@ -139,9 +139,9 @@ def _read_steps(path: Path, header: Header, end: int) -> Iterator[Step]:
         clock.advance(done, np.zeros_like(done))
 
 
-def _read_subsampled(path: Path, header: Header, end: int) -> Iterator[Step]:
+def _read_subsampled(path: Path, header: Header, end: int) -> Iterator[RecordedStep]:
     for sample in _samples(path, end):
-        with _named(path, sample):
+        with _located_errors(path, sample):
             count = len(sample.fields["episode"])
             episode, number = (_numbers(sample, name, count) for name in ("episode", "step"))
             reward, done = np.full(count, np.nan, np.float32), np.zeros(count, np.bool_)
@@ -149,17 +149,19 @@ def _read_subsampled(path: Path, header: Header, end: int) -> Iterator[Step]:
         yield step
 
 
-def _step(sample: _Sample, header: Header, episode: Any, step: Any, reward: Any, done: Any) -> Step:
-    """Return a step of B environments, from (B,) numbers for each field."""
+def _step(
+    sample: _Sample, header: Header, episode: Any, step: Any, reward: Any, done: Any
+) -> RecordedStep:
+    """Return a step of B environments, from fields of (B,) numbers."""
     decisions = _decisions(sample.fields, header, len(reward))
-    kept, truncated = np.arange(len(reward)), np.zeros(len(reward), dtype=np.bool_)
-    whole = Step(decisions, kept, episode, step, reward, done, truncated, None)
-    check_step(whole, header, sample.end - sample.start)
-    return whole
+    envs, truncated = np.arange(len(reward)), np.zeros(len(reward), dtype=np.bool_)
+    recorded = RecordedStep(decisions, envs, episode, step, reward, done, truncated, None)
+    check_step(recorded, header, sample.end - sample.start)
+    return recorded
 
 
 @contextmanager
-def _named(path: Path, sample: _Sample) -> Iterator[None]:
+def _located_errors(path: Path, sample: _Sample) -> Iterator[None]:
     """Add the file and the byte to errors about a sample."""
     try:
         yield
@@ -168,18 +170,18 @@ def _named(path: Path, sample: _Sample) -> Iterator[None]:
 
 
 def _numbers(sample: _Sample, name: str, count: int) -> npt.NDArray[Any]:
-    """Return a field of a sample, or of the observation in it, with a number for each frame."""
-    value, of_frames = sample.fields[name], name in ("reward", "done")
+    """Return a field of a sample, or of its observation, with a number for each frame."""
+    value, is_float = sample.fields[name], name in ("reward", "done")
     numbers: npt.NDArray[Any] = np.asarray(value) if isinstance(value, list) else value
     fits = isinstance(numbers, np.ndarray) and numbers.shape == (count,)
     expect(fits, name, f"{count} numbers", value)
-    are_numbers = not count or numbers.dtype.kind in ("biuf" if of_frames else "iu")
+    are_numbers = not count or numbers.dtype.kind in ("biuf" if is_float else "iu")
     expect(are_numbers, name, "numbers", value)
-    return numbers if of_frames else numbers.astype(np.int64)
+    return numbers if is_float else numbers.astype(np.int64)
 
 
 def _samples(path: Path, end: int) -> Iterator[_Sample]:
-    """Yield the samples up to a byte of a file, with fields of the right kinds.
+    """Yield the samples up to a byte of a file, with valid types of fields.
 
     Raises:
         RecordingError: a sample is damaged.
@@ -192,7 +194,7 @@ def _samples(path: Path, end: int) -> Iterator[_Sample]:
             obs = fields.get("obs")
             fields |= obs if isinstance(obs, dict) else {}
             sample = _Sample(start, sample_end, fields)
-            with _named(path, sample):
+            with _located_errors(path, sample):
                 _check_fields(sample.fields)
             yield sample
 
@@ -220,26 +222,26 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
+def _decisions(sample: Any, header: Header, frames: int) -> RecordedFrames:
     # Masks and features that contradict the spaces.
-    masks, found = sample["action_masks"], sample["features"]
+    masks, features = sample["action_masks"], sample["features"]
     for name in header.action_space:
         mask = masks.get(name)
         is_mask = isinstance(mask, VecActionMask)
         expect(is_mask, f"action_masks[{name!r}]", "a mask", short_repr(mask))
     widths = spaces.num_columns(header.obs_space, header.action_space)
-    expect(found.keys() <= widths.keys(), "features", str([*widths]), str([*found]))
+    expect(features.keys() <= widths.keys(), "features", str([*widths]), str([*features]))
 
-    # The order of the spaces, and empty rows where the file has none.
+    # In the order of the spaces, with empty rows where the file has none.
     obs = VecObs(
-        {name: _features(found.get(name), name, n, frames) for name, n in widths.items()},
+        {name: _features(features.get(name), name, n, frames) for name, n in widths.items()},
         {name: _flat(rows, frames) for name, rows in sample["visible"].items()},
         {name: _mask(masks[name], frames) for name in header.action_space},
         reward=np.zeros(frames, dtype=np.float32),
         done=np.zeros(frames, dtype=np.bool_),
         metrics={},
     )
-    return Decisions(
+    return RecordedFrames(
         obs,
         {name: _flat(rows, frames) for name, rows in sample["actions"].items()},
         {name: _flat(rows, frames) for name, rows in (sample["probs"] or {}).items()},
@@ -259,8 +261,8 @@ def _mask(mask: VecActionMask, frames: int) -> VecActionMask:
     actors = _flat(mask.actors, frames)
     if mask.actees is not None:
         return VecSelectEntityActionMask(actors, _flat(mask.actees, frames))
-    given = mask.mask is not None and len(mask.mask) > 0  # no frames: no mask was given
-    return VecCategoricalActionMask(actors, mask.mask if given else None)
+    has_mask = mask.mask is not None and len(mask.mask) > 0  # without a mask there are no frames
+    return VecCategoricalActionMask(actors, mask.mask if has_mask else None)
 
 
 def _flat(rows: Ragged, frames: int) -> Ragged:
@@ -268,7 +270,7 @@ def _flat(rows: Ragged, frames: int) -> Ragged:
 
 
 def _or_empty(rows: Ragged, frames: int) -> Ragged:
-    """Return rows of all frames; in the file there are no frames if no frame has rows."""
+    """Return rows of all frames; a file has no frames if none of them has rows."""
     return rows if len(rows) else Ragged.empty(rows.values, frames)
 
 
@@ -279,7 +281,7 @@ def _unpack(file: BinaryIO, path: Path, block: tuple[int, int]) -> dict[str, Any
     allowance = Allowance(len(data))
     try:
         value = unpack_bounded(data, _raise_for_extension, lambda pairs: _decode(pairs, allowance))
-    except Exception as error:  # whatever damaged bytes lead to
+    except Exception as error:  # damaged bytes can raise any error
         raise RecordingError(f"{path}: damaged at byte {start}: {error}") from None
     if not isinstance(value, dict):
         raise RecordingError(f"{path}: damaged at byte {start}")

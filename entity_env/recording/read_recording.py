@@ -1,4 +1,4 @@
-"""`Recording`: a recording to read by steps or by episodes, or to split into two parts."""
+"""`Recording`: reads a recording by steps or by episodes, and splits it into two parts."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,11 +12,11 @@ import numpy as np
 
 from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.recording.recording_format import (
-    Decisions,
     Header,
     Record,
+    RecordedFrames,
+    RecordedStep,
     RecordingError,
-    Step,
     read_header,
     read_step,
     records,
@@ -26,10 +26,10 @@ from entity_env.spaces import ActionName, ActionSpace, ObsSpace, Spaces
 from entity_env.vec.vec_obs import VecObs
 
 Ending: TypeAlias = Literal["terminated", "truncated", "unfinished", "unknown"]
-"""The end of an episode: by itself, cut off, not recorded, or not known from the file."""
+"""End of an episode: terminated, truncated, not recorded, or unknown from the file."""
 
-_Piece: TypeAlias = tuple[Decisions, IntArray]
-_CHUNK = 64  # steps whose frames are sorted by episode at once, rather than one by one
+_Piece: TypeAlias = tuple[RecordedFrames, IntArray]
+_CHUNK = 64  # number of steps sorted by episode at once, which is faster than one by one
 
 
 @dataclass
@@ -37,12 +37,12 @@ class Episode:
     """The recorded part of one episode.
 
     Attributes:
-        number: no two episodes of a file have the same.
-        env: the environment that it ran in; None if it is not in the file.
+        number: unique among the episodes of a file.
+        env: index of its environment; None if it is not in the file.
         rewards: (steps,) float32, of all its steps; NaN if they are not in the file.
-        ending: the way in which it ended.
-        decisions: the K frames that were kept, and the choices in them, in order.
-        steps: (K,) int64, the number of each of these steps in the episode.
+        ending: how it ended.
+        decisions: its K recorded frames and the choices in them, in order.
+        steps: (K,) int64, the index of each of these frames in the episode.
         final: its last observation, if it was truncated.
         parameters: the arguments that were drawn for it, by name; {} if none were.
     """
@@ -51,27 +51,27 @@ class Episode:
     env: int | None
     rewards: Float32Array
     ending: Ending
-    decisions: Decisions
+    decisions: RecordedFrames
     steps: IntArray
     final: VecObs | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def episodic_reward(self) -> float:
-        """The sum of all its rewards."""
+        """Sum of all its rewards."""
         return float(self.rewards.sum(dtype=np.float64))
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording that can be read any number of times. It holds no file open.
+    """A recording, which can be read any number of times and holds no file open.
 
     Attributes:
-        obs_space: the types and features that its frames show.
+        obs_space: entity types and features of its frames.
         action_space: the actions by name.
-        num_envs: the number of environments in each step; None if the file has neither that nor
-            the environment of a frame, nor all rewards and ends.
-        subsample: one of so many frames was kept.
+        num_envs: the number of environments in each step; None if the file lacks it, and with it
+            the environments of frames and some rewards and ends.
+        subsample: one in `subsample` frames was recorded.
         complete: True if the file ends with a whole record; a torn end is left out.
         path: the file.
     """
@@ -82,9 +82,9 @@ class Recording:
     subsample: int
     complete: bool
     path: Path
-    _read: Callable[[], Iterator[Step]] = field(repr=False)
+    _read: Callable[[], Iterator[RecordedStep]] = field(repr=False)
     _parts: tuple[tuple[int, float, float], ...] = ()
-    """Divisions: the seed, and the lowest and highest draw of the episodes that belong here."""
+    """Splits: the seed, and the lowest and highest draw of the episodes in this part."""
 
     @property
     def spaces(self) -> Spaces:
@@ -96,26 +96,26 @@ class Recording:
         """Open the steps recorded so far; steps that are appended later are left out.
 
         Raises:
-            RecordingError: the file is no recording or is damaged; the message says where.
+            RecordingError: the file is no recording or is damaged; the message has the place.
         """
         path = Path(path)
         with path.open("rb") as file:
-            found = records(file, path)
-            header = next(found)
-            last = (deque(found, maxlen=1) or [header])[0]  # a list of all could be long
+            positions = records(file, path)
+            header = next(positions)
+            last = (deque(positions, maxlen=1) or [header])[0]  # a list of them all could be long
             contents = read_header(file, path, header)
             complete = file.seek(0, 2) == last.end
         steps = partial(_read_steps, path, contents, last)
         return cls(**contents._asdict(), complete=complete, path=path, _read=steps)
 
-    def steps(self) -> Iterator[Step]:
-        """Yield all steps, with the frames that belong to this part.
+    def steps(self) -> Iterator[RecordedStep]:
+        """Yield all steps, with the frames of this part.
 
         Raises:
-            RecordingError: the file is damaged; the message says where.
+            RecordingError: the file is damaged; the message has the place.
         """
         for step in self._read():
-            chosen = np.flatnonzero(self._holds(step.episode[step.kept]))
+            chosen = np.flatnonzero(self._contains(step.episode[step.kept]))
             if len(chosen) < len(step.kept):
                 step = replace(step, decisions=step.decisions.take(chosen), kept=step.kept[chosen])
             yield step
@@ -123,30 +123,30 @@ class Recording:
     def episodes(self) -> Iterator[Episode]:
         """Yield the episodes of this part, each at its end; unfinished ones last.
 
-        Holds the running episodes and a few steps in memory.
+        The running episodes and a few steps are in memory.
 
         Raises:
             RecordingError: the file is damaged, or an episode goes on after it ended; the message
-                says where.
+                has the place.
         """
-        running: dict[int, _Running] = {}
+        running: dict[int, _RunningEpisode] = {}
         shapes: dict[ActionName, tuple[int, ...]] = {}
-        left: Ending = "unfinished" if self.num_envs is not None else "unknown"
+        incomplete: Ending = "unfinished" if self.num_envs is not None else "unknown"
         steps = self.steps()
-        # Chunk by chunk: the frames of a chunk are sorted by episode at once.
+        # The frames of a chunk are sorted by episode at once.
         while chunk := list(islice(steps, _CHUNK)):
             self._check_logits(chunk, shapes)
-            pieces = _by_episode(chunk)
+            pieces = _pieces_by_episode(chunk)
             for step in chunk:
-                # Episodes without a row in this step were broken off by a reset.
-                if self.num_envs is not None:  # else a step does not show all that are running
+                # A reset ended the episodes without a row in this step.
+                if self.num_envs is not None:  # else a step does not have all running episodes
                     for number in running.keys() - set(step.episode.tolist()):
-                        yield running.pop(number).ended(left)
-                # Add this step to its episodes, and yield those that it ends.
-                for row in np.flatnonzero(self._holds(step.episode) & ~step.is_padding).tolist():
+                        yield running.pop(number).finish(incomplete)
+                # Add this step to its episodes, and yield each episode that it ends.
+                for row in np.flatnonzero(self._contains(step.episode) & ~step.is_padding).tolist():
                     number = int(step.episode[row])
                     env = row if self.num_envs is not None else None
-                    episode = running.setdefault(number, _Running(number, env))
+                    episode = running.setdefault(number, _RunningEpisode(number, env))
                     episode.rewards.append(step.reward[row])
                     episode.parameters = step.parameters.get(row, episode.parameters)
                     if number in pieces:  # its first step in this chunk
@@ -159,16 +159,16 @@ class Recording:
                     if step.truncated[row]:
                         index = np.array([step.truncated[:row].sum()])
                         final = None if step.final is None else step.final.take(index)
-                        yield running.pop(number).ended("truncated", final)
+                        yield running.pop(number).finish("truncated", final)
                     elif step.terminated[row]:
-                        yield running.pop(number).ended("terminated")
+                        yield running.pop(number).finish("terminated")
         for episode in running.values():
-            yield episode.ended(left)
+            yield episode.finish(incomplete)
 
     def _check_logits(
-        self, chunk: Sequence[Step], shapes: dict[ActionName, tuple[int, ...]]
+        self, chunk: Sequence[RecordedStep], shapes: dict[ActionName, tuple[int, ...]]
     ) -> None:
-        """Raise if the logits of an action are not of one shape in all steps so far."""
+        """Raise if the logits of an action differ in shape from earlier steps."""
         for step in chunk:
             for name, rows in step.decisions.logits.items():
                 shape = rows.values.shape[1:]
@@ -179,13 +179,13 @@ class Recording:
                     )
 
     def split(self, test_fraction: float, seed: int) -> tuple["Recording", "Recording"]:
-        """Divide the episodes at random.
+        """Split the episodes at random into two parts.
 
-        Each episode falls to the second part with the given probability, as a function of `seed`
+        Each episode is in the second part with probability `test_fraction`, as a function of `seed`
         and its number alone: it stays there when the recording grows.
 
         Returns:
-            The part to train on, and the part to test on.
+            The part for training, and the part for testing.
 
         Raises:
             ValueError: the fraction is not between 0 and 1.
@@ -196,7 +196,7 @@ class Recording:
         train, test = (replace(self, _parts=(*self._parts, part)) for part in draws)
         return train, test
 
-    def _holds(self, episodes: IntArray) -> BoolArray:
+    def _contains(self, episodes: IntArray) -> BoolArray:
         held = np.ones(len(episodes), dtype=np.bool_)
         for seed, low, high in self._parts:
             drawn = uniforms(mix(seed, key_of("split"), episodes))  # in [0, 1)
@@ -205,8 +205,8 @@ class Recording:
 
 
 @dataclass
-class _Running:
-    """An episode so far: its rewards, and its frames in pieces with the steps they are of."""
+class _RunningEpisode:
+    """An episode so far: its rewards, and its frames in pieces with their steps."""
 
     number: int
     env: int | None
@@ -215,16 +215,16 @@ class _Running:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def add(self, piece: "_Piece") -> None:
-        # Pieces without frames are left out: to join them costs time for each type of entities.
+        # Pieces without frames are left out: joining them costs time for each entity type.
         if self.pieces and not len(self.pieces[-1][1]):
             self.pieces.pop()
         if not self.pieces or len(piece[1]):
             self.pieces.append(piece)
 
-    def ended(self, ending: Ending, final: VecObs | None = None) -> Episode:
+    def finish(self, ending: Ending, final: VecObs | None = None) -> Episode:
         decisions, steps = self.pieces[0]
         if len(self.pieces) > 1:
-            decisions = Decisions.cat([decisions for decisions, _ in self.pieces])
+            decisions = RecordedFrames.cat([decisions for decisions, _ in self.pieces])
             steps = np.concatenate([steps for _, steps in self.pieces])
         rewards = np.array(self.rewards, dtype=np.float32)
         return Episode(
@@ -232,22 +232,22 @@ class _Running:
         )
 
 
-def _by_episode(chunk: Sequence[Step]) -> dict[int, "_Piece"]:
-    """Return the frames of each episode that has steps in the chunk, and their steps."""
-    decisions = Decisions.cat([step.decisions for step in chunk])
+def _pieces_by_episode(chunk: Sequence[RecordedStep]) -> dict[int, "_Piece"]:
+    """Return the frames and steps of each episode that has steps in the chunk."""
+    decisions = RecordedFrames.cat([step.decisions for step in chunk])
     steps = np.concatenate([step.step[step.kept] for step in chunk])
     numbers = np.concatenate([step.episode[step.kept] for step in chunk])
     order = np.argsort(numbers, kind="stable")
-    present = np.unique(np.concatenate([step.episode for step in chunk]))
-    frames = np.split(order, np.searchsorted(numbers[order], present)[1:])
-    nothing = decisions.take(order[:0]), steps[:0]
+    unique = np.unique(np.concatenate([step.episode for step in chunk]))
+    frames = np.split(order, np.searchsorted(numbers[order], unique)[1:])
+    empty = decisions.take(order[:0]), steps[:0]
     return {
-        number: (decisions.take(own), steps[own]) if len(own) else nothing
-        for number, own in zip(present.tolist(), frames, strict=True)
+        number: (decisions.take(rows), steps[rows]) if len(rows) else empty
+        for number, rows in zip(unique.tolist(), frames, strict=True)
     }
 
 
-def _read_steps(path: Path, header: Header, last: Record) -> Iterator[Step]:
+def _read_steps(path: Path, header: Header, last: Record) -> Iterator[RecordedStep]:
     with path.open("rb") as file:
         for record in islice(records(file, path), 1, None):
             if record.end > last.end:

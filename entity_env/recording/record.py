@@ -1,4 +1,4 @@
-"""Writer of recordings, in the format that `recording_format.py` describes."""
+"""Writer of recordings, in the format of `recording_format.py`."""
 
 import errno
 import os
@@ -15,9 +15,9 @@ from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.ragged import Ragged, as_choices
 from entity_env.recording.recording_format import (
     PREFIX,
-    Decisions,
+    RecordedFrames,
+    RecordedStep,
     RecordingError,
-    Step,
     framed,
     may_begin,
     prefix_of,
@@ -35,11 +35,11 @@ from entity_env.vec.vec_env import VecEnv, VecEnvWrapper, VecObs
 
 
 class EpisodeClock:
-    """Numbers of the running episodes of B environments, and of the steps in them.
+    """Numbers of the running episodes of B environments, and of their steps.
 
     Attributes:
-        episode: (B,) int64, a number for each running episode.
-        step: (B,) int64, the number of steps that it has taken.
+        episode: (B,) int64, unique number of each running episode.
+        step: (B,) int64, number of steps in it so far.
         padding: (B,) bool, environments between two episodes: `episode` has not begun.
 
     Args:
@@ -54,7 +54,7 @@ class EpisodeClock:
         self._next = first
 
     def restart(self) -> None:
-        """Begin an episode in every environment; those without a step lose their numbers."""
+        """Begin an episode in every environment; numbers without a step are used again."""
         self._next -= int(((self.episode >= 0) & (self.step == 0)).sum())
         self._begin(np.ones(len(self.episode), dtype=np.bool_))
 
@@ -62,8 +62,8 @@ class EpisodeClock:
         """Count a step of the running episodes.
 
         Args:
-            done: (B,) bool, the environments in which another episode is next.
-            padding: (B,) bool, those in which it does not begin yet.
+            done: (B,) bool, environments in which another episode is next.
+            padding: (B,) bool, environments in which it does not begin yet.
         """
         self.step = self.step + ~self.padding
         self._begin(done)
@@ -78,7 +78,7 @@ class EpisodeClock:
         """Continue from a state of `get_state`.
 
         Raises:
-            RecordingError: it is of another number of environments.
+            RecordingError: it has another number of environments.
         """
         padding = state.get("padding", np.zeros(len(self.step), np.bool_))
         arrays = [*(np.asarray(state[name]) for name in ("episode", "step")), np.asarray(padding)]
@@ -106,11 +106,11 @@ class RecordingWriter:
     Attributes:
         path: the file.
         action_space: the actions of the environments.
-        subsample: keep one in so many frames.
-        seed: the seed of the choice of these frames.
+        subsample: record one in `subsample` frames.
+        seed: seed of the random choice of these frames.
         run: the name of the run that this is part of, if any.
         keep_logits: True to record the logits.
-        running: the arguments of the running episodes, to record them; None if they are not known.
+        running: arguments of the running episodes, to record them; None if unknown.
 
     Raises:
         ValueError: `subsample` is not positive.
@@ -129,45 +129,45 @@ class RecordingWriter:
             raise ValueError(f"subsample: expected at least 1, got {self.subsample}")
         self._file: BinaryIO | None = None
         self._clock = EpisodeClock(0)
-        self._told = np.zeros(0, dtype=np.int64)  # the episodes whose arguments were recorded last
-        self._shown = b""
+        self._recorded = np.zeros(0, dtype=np.int64)  # last episodes with recorded arguments
+        self._space_bytes = b""
         self._pending: dict[str, Any] = {}
 
-    def begin(self, obs: VecObs, shown: ObsSpace, state: Mapping[str, Any] | None = None) -> None:
-        """Take the first frames. The first time this opens the file.
+    def begin(self, obs: VecObs, space: ObsSpace, state: Mapping[str, Any] | None = None) -> None:
+        """Start with the first frames. The first call opens the file.
 
         Args:
             obs: frames of all environments.
-            shown: the features in them.
-            state: what `get_state` returned, if saved episodes go on; None for new ones. An episode
-                that was not recorded so far begins here.
+            space: entity types and features of the frames.
+            state: result of `get_state`, to continue saved episodes; None for new ones. An episode
+                that was not recorded before begins here.
 
         Raises:
-            RecordingError: the file is damaged, or a recording of something else.
+            RecordingError: the file is damaged, or a recording with another header.
         """
         is_continued = self._file is not None
         if self._file is None:
             header = recording_header(
-                shown, self.action_space, len(obs), self.subsample, self.seed, self.run
+                space, self.action_space, len(obs), self.subsample, self.seed, self.run
             )
             exists = os.path.lexists(self.path)
             end, last = next(_from_end(self.path, header)) if exists else (0, None)
             first_episode = 0 if last is None else int(last.episode.max()) + 1
             self._clock = EpisodeClock(len(obs), first_episode)
-            self._shown = pack(shown)
-            # A torn record at the end is cut off before others are appended.
+            self._space_bytes = pack(space)
+            # A torn record at the end is removed before records are appended.
             self._file = _open_recording(self.path, to_append=True)
             self._file.truncate(end)
             is_continued = end > 0
             if end == 0:
                 self._file.write(prefix_of(self.action_space))
                 self._write(header)
-        self.check_shown("obs_config", shown)
-        self._told = np.full(len(obs), -1, dtype=np.int64)
+        self.check_obs_space("obs_config", space)
+        self._recorded = np.full(len(obs), -1, dtype=np.int64)
         if state is not None and "recording" in state:
             self._clock.set_state(state["recording"])
-            if is_continued:  # the file has the arguments of episodes that go on
-                self._told[self._clock.step > 0] = self._clock.episode[self._clock.step > 0]
+            if is_continued:  # the file has the arguments of running episodes
+                self._recorded[self._clock.step > 0] = self._clock.episode[self._clock.step > 0]
         else:
             self._clock.restart()
             self._clock.padding = obs.is_padding
@@ -176,35 +176,45 @@ class RecordingWriter:
         """Return the numbers of the running episodes, as plain data."""
         return {"recording": self._clock.get_state()}
 
-    def keep(self, decisions: Decisions, run_step: int | None = None) -> None:
-        """Keep a sample of the current frames and of the choices in them, until `after_step`.
+    def keep(self, decisions: RecordedFrames, run_step: int | None = None) -> None:
+        """Store a sample of the current frames and of the choices in them, until `after_step`.
 
         Frames between two episodes are left out.
 
         Args:
             decisions: the frames and choices of all environments.
-            run_step: the frames of the run before this step. It never decreases in a file.
+            run_step: the number of earlier frames of the run. It never decreases in a file.
         """
-        kept = self.sampled(self._clock)
+        envs = self.sampled(self._clock)
         if not self.keep_logits:
             decisions = replace(decisions, logits={})
-        # a copy: environments may reuse what they return
-        self.keep_sample(decisions.take(kept), kept, run_step)
+        # a copy: environments may reuse their arrays
+        self.keep_sample(decisions.take(envs), envs, run_step)
 
     def sampled(self, clock: EpisodeClock) -> IntArray:
-        """Return the environments whose frames are kept of the current step of a clock."""
+        """Return the environments with a recorded frame in the current step of a clock, int64."""
         keys = np.arange(len(clock.episode)), clock.episode, clock.step
         drawn = mix(self.seed, key_of("record"), *keys) % np.uint64(self.subsample)
         return np.flatnonzero((drawn == 0) & ~clock.padding)
 
-    def keep_sample(self, decisions: Decisions, kept: IntArray, run_step: int | None) -> None:
-        """Keep the frames and choices of the environments that are `kept`, until `after_step`."""
-        self._pending = {**decisions.payload(), "kept": kept, "run_step": run_step}
+    def keep_sample(self, decisions: RecordedFrames, envs: IntArray, run_step: int | None) -> None:
+        """Store the frames and choices of some environments, until `after_step`.
+
+        Args:
+            decisions: the frames and choices of these environments.
+            envs: (K,) int64, their indices.
+            run_step: as in `keep`.
+        """
+        self._pending = {**decisions.payload(), "kept": envs, "run_step": run_step}
         if parameters := self._parameters():
             self._pending["parameters"] = parameters
 
     def after_step(self, obs: VecObs) -> None:
-        """Write the step whose outcome and next frames these are."""
+        """Write the stored frames with the outcome of the step.
+
+        Args:
+            obs: the frames after the step, with its rewards and ends of episodes.
+        """
         numbers: dict[str, Any] = {"episode": self._clock.episode, "step": self._clock.step}
         if self._clock.padding.any():
             numbers["padding"] = self._clock.padding
@@ -218,21 +228,25 @@ class RecordingWriter:
         if file is not None:
             file.close()
 
-    def check_shown(self, name: str, shown: ObsSpace) -> None:
-        """Raise if frames show other features than at the begin; `name` is the argument.
+    def check_obs_space(self, name: str, obs_space: ObsSpace) -> None:
+        """Raise if an observation space differs from the one in `begin`.
+
+        Args:
+            name: the argument with the space, for the message.
+            obs_space: the space.
 
         Raises:
-            RecordingError: they do.
+            RecordingError: they differ.
         """
-        if pack(shown) != self._shown:  # bytes: the order of names counts
-            raise RecordingError(f"{name}: expected what the file was begun with, got {shown}")
+        if pack(obs_space) != self._space_bytes:  # bytes: the order of names counts
+            raise RecordingError(f"{name}: expected the space of the recording, got {obs_space}")
 
     def _parameters(self) -> dict[int, dict[str, Any]]:
-        """Return the arguments of the episodes that are recorded from here on, by environment."""
+        """Return the arguments of the episodes that are new in the recording, by environment."""
         if self.running is None:
             return {}
-        begun = np.where(self._clock.padding, self._told, self._clock.episode)
-        new, self._told = np.flatnonzero(self._told != begun), begun
+        episodes = np.where(self._clock.padding, self._recorded, self._clock.episode)
+        new, self._recorded = np.flatnonzero(self._recorded != episodes), episodes
         arguments, sides = self.running.arguments, self.running.sides
         return {i: dict(arguments[i // sides]) for i in new.tolist() if arguments[i // sides]}
 
@@ -242,8 +256,8 @@ class RecordingWriter:
             self._file.write(framed(payload))
             self._file.flush()
         except OSError as error:
-            error.filename = str(self.path)  # which a full disk does not name
-            with suppress(OSError):  # again, as a part is left to write
+            error.filename = str(self.path)  # the error of a full disk has no name
+            with suppress(OSError):  # closing writes the rest, and fails again
                 self.close()
             raise
 
@@ -251,13 +265,14 @@ class RecordingWriter:
 class RecordingVecEnv(VecEnvWrapper):
     """Wrapper that writes frames, choices and outcomes to a file.
 
-    A file that exists is continued, with new episodes, if it is a recording of the same.
+    An existing file is continued with new episodes, if its header is the same.
 
     Args:
         env: the environments.
         path: the file.
-        subsample: keep one in so many frames, drawn as a function of environment, episode, step.
-            Rewards and ends of all steps are kept, and all last observations of truncated episodes.
+        subsample: record one in `subsample` frames, drawn as a function of environment, episode and
+            step. Rewards and ends of all steps are recorded, and the last observations of all
+            truncated episodes.
         seed: the seed of that draw.
         run: the name of the run that this is part of, if any.
         keep_logits: True to record the logits.
@@ -295,15 +310,15 @@ class RecordingVecEnv(VecEnvWrapper):
         self.running.seed(seed)
 
     def vary(self, variation: Variation) -> None:
-        """Draw the arguments of episodes that begin from now on, and record them."""
+        """Draw the arguments of all following episodes, and record them."""
         self.env.vary(variation)
         self.running.variation = variation
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """Begin an episode everywhere. The first time this opens the file.
+        """Reset all environments. The first call opens the file.
 
         Raises:
-            RecordingError: the file is damaged, or a recording of something else.
+            RecordingError: the file is damaged, or a recording with another header.
         """
         self._last = self.env.reset(obs_config)
         self.running.begin()
@@ -316,7 +331,7 @@ class RecordingVecEnv(VecEnvWrapper):
         return None if state is None else {**state, **self.writer.get_state()}
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
-        """Continue the running episodes; one that was not recorded so far begins here.
+        """Continue the running episodes; an episode that was not recorded before begins here.
 
         Raises:
             RecordingError: as from `reset`.
@@ -340,7 +355,7 @@ class RecordingVecEnv(VecEnvWrapper):
         player: Sequence[str] | None = None,
         drawn: Mapping[ActionName, Ragged] | None = None,
     ) -> VecObs:
-        """Take a step everywhere and record it; the arguments are those of `act_async`."""
+        """Step all environments and record the step; for the arguments see `act_async`."""
         self.act_async(actions, obs_filter, probs, logits, values, run_step, by_hand, player, drawn)
         return self.wait()
 
@@ -356,33 +371,34 @@ class RecordingVecEnv(VecEnvWrapper):
         player: Sequence[str] | None = None,
         drawn: Mapping[ActionName, Ragged] | None = None,
     ) -> None:
-        """Begin a step everywhere, which `wait` records.
+        """Begin a step in all environments, which `wait` records.
 
         Args:
             actions: as in `VecEnv.act`.
-            obs_filter: as at the reset.
-            probs: (actors,) per frame, the probability of each choice, or the density of numbers.
+            obs_filter: as in the reset.
+            probs: (actors,) per frame, the probability of each choice, or the density of continuous
+                actions.
             logits: (actors, choices) per frame, or (actors * actees,) row by row, logits or
-                log-probabilities of all choices; of numbers (actors, 2 * components), means and
-                logarithms of deviations.
+                log-probabilities of all choices; for continuous actions (actors, 2 * components),
+                means and logarithms of standard deviations.
             values: (B,) float32, the expected return of each frame.
-            run_step: the frames of the run before this step. It never decreases in a file.
+            run_step: the number of earlier frames of the run. It never decreases in a file.
             by_hand: bool (actors,) per frame, True for the choices that a person made.
             player: (B,), the player of each frame by name, "" for the agent; by default it is the
-                agent everywhere.
-            drawn: float32 (actors, components) per frame, of actions of numbers, as they were
-                drawn, before they were put between bounds.
+                agent in all frames.
+            drawn: float32 (actors, components) per frame, for continuous actions: the samples,
+                before they were mapped into their bounds.
 
         Raises:
             RecordingError: there was no reset, or `obs_filter` differs from it.
         """
         if self._last is None:
             raise RecordingError("act: call reset first")
-        self.writer.check_shown("obs_filter", obs_filter)
+        self.writer.check_obs_space("obs_filter", obs_filter)
         chosen, spaces = {}, self.writer.action_space
         for name, rows in actions.items():
             chosen[name] = (spaces[name].as_choices if name in spaces else as_choices)(rows)
-        decisions = Decisions(
+        decisions = RecordedFrames(
             self._last,
             chosen,
             probs=dict(probs or {}),
@@ -405,7 +421,7 @@ class RecordingVecEnv(VecEnvWrapper):
         return self._last
 
     def stop(self) -> None:
-        """Close the file, and leave the environments as they are. Safe to call twice."""
+        """Close the file, and leave the environments open. Safe to call twice."""
         self.writer.close()
         self._last = None
 
@@ -423,20 +439,20 @@ def recording_header(
     seed: int = 0,
     run: str = "",
 ) -> dict[str, Any]:
-    """Return the first record of a file, which decides whether it can be continued."""
+    """Return the first record of a file; a file is only continued with the same header."""
     spaces = {"obs_space": obs_space, "action_space": dict(action_space), "num_envs": num_envs}
     return {**spaces, "subsample": subsample, "seed": seed, **({"run": run} if run else {})}
 
 
 def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
-    """Return the end of the steps that a run recorded before its `run_step`.
+    """Return the position after the steps that a run recorded before its `run_step`.
 
     Raises:
-        RecordingError: the file is damaged, or a recording of something else.
+        RecordingError: the file is damaged, or a recording with another header.
     """
     return next(
         end
-        for end, step in _from_end(path, header)  # the steps to leave out are few
+        for end, step in _from_end(path, header)  # from the end, as few steps are left out
         if step is None or step.run_step is None or step.run_step < run_step
     )
 
@@ -450,12 +466,12 @@ def holds_no_step(path: Path) -> bool:
             return True
         try:
             return len(list(islice(records(file, path), 2))) < 2
-        except RecordingError:  # its content is unknown
+        except RecordingError:  # damaged
             return False
 
 
 def _open_recording(path: Path, to_append: bool = False) -> BinaryIO:
-    """Open the file of a recording; raise for a link, a pipe or a device in its place."""
+    """Open the file of a recording; raise if it is a link, a pipe or a device."""
     try:
         return append_plain(path) if to_append else read_plain(path)
     except OSError as error:
@@ -465,13 +481,13 @@ def _open_recording(path: Path, to_append: bool = False) -> BinaryIO:
         raise
 
 
-def _from_end(path: Path, header: Mapping[str, Any]) -> Iterator[tuple[int, Step | None]]:
+def _from_end(path: Path, header: Mapping[str, Any]) -> Iterator[tuple[int, RecordedStep | None]]:
     """Yield the end of each complete record and its step, from the last to the first.
 
-    The first is the header, which has no step; it ends at 0 if it was cut off.
+    The first record is the header, without a step; its end is 0 if it is torn.
 
     Raises:
-        RecordingError: the file is damaged, or a recording of something else.
+        RecordingError: the file is damaged, or a recording with another header.
     """
     begin = prefix_of(header["action_space"]) + framed(dict(header))
     with _open_recording(path) as file:
@@ -480,41 +496,41 @@ def _from_end(path: Path, header: Mapping[str, Any]) -> Iterator[tuple[int, Step
             yield 0, None
             return
         first, *steps = records(file, path)
-        begun = read_header(file, path, first)  # raises if it is damaged
+        contents = read_header(file, path, first)  # raises if it is damaged
         _check_same_header(path, read_payload(file, path, first), header)
         for record in reversed(steps):
-            yield record.end, read_step(file, path, record, begun)
+            yield record.end, read_step(file, path, record, contents)
         yield first.end, None
 
 
 def _packed(value: Any) -> bytes:
-    """Return a value as bytes, in which the order of names in a dictionary does not count."""
+    """Return a value as bytes, independent of the order of names in a dictionary."""
     try:
         return pack(dict(sorted(value.items())) if isinstance(value, dict) else value)
-    except (TypeError, MessageError):  # keys of several kinds, which nothing here writes
+    except (TypeError, MessageError):  # keys of several types, which this package never writes
         return b""
 
 
-def _check_same_header(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise if a file was begun with another header; names labels that are in another order."""
+def _check_same_header(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Raise if a file has another header; names actions with labels in another order."""
 
-    def in_one_order(spaces: Mapping[str, ActionSpace]) -> dict[str, Any]:
+    def canonical(spaces: Mapping[str, ActionSpace]) -> dict[str, Any]:
         return {
             name: (type(one), sorted(one.names), one.bounds_by_name(), one.after, one.when)
             for name, one in spaces.items()
         }
 
-    names = {**now, **before}
-    other = [name for name in names if _packed(before.get(name)) != _packed(now.get(name))]
-    if other == ["action_space"]:
-        ours, theirs = now["action_space"], before["action_space"]
-        if in_one_order(theirs) == in_one_order(ours):
-            reordered = [n for n, space in theirs.items() if space.names != ours[n].names]
-            numbers = all(theirs[n].components for n in reordered)
+    names = {**new, **old}
+    changed = [name for name in names if _packed(old.get(name)) != _packed(new.get(name))]
+    if changed == ["action_space"]:
+        current, recorded = new["action_space"], old["action_space"]
+        if canonical(recorded) == canonical(current):
+            reordered = [n for n, space in recorded.items() if space.names != current[n].names]
+            numbers = all(recorded[n].components for n in reordered)
             what = "components" if numbers else "labels"
             raise RecordingError(
                 f"{path}: was recorded with the {what} of {', '.join(reordered)} in another order, "
                 "and keeps choices by their number; record to another file"
             )
-    if other:
-        raise RecordingError(f"{path}: was recorded with another {', '.join(other)}")
+    if changed:
+        raise RecordingError(f"{path}: was recorded with another {', '.join(changed)}")

@@ -5,52 +5,53 @@ A record is
 
     u32 length    of the payload
     u32 checksum  CRC-32 of the payload
-    u32 checksum  CRC-32 of the eight bytes before: a damaged length is no torn tail
+    u32 checksum  CRC-32 of the eight bytes before: distinguishes a damaged length from a torn end
     payload       a dictionary, packed by `messages.pack`
 
-The first record is the header: `obs_space` (as shown), `action_space`, `num_envs`, `subsample`,
-`seed`, and `run`, the name of the run that recorded it, if one did. Every other record is one step
+The first record is the header: `obs_space` of the frames, `action_space`, `num_envs`, `subsample`,
+`seed`, and `run`, the name of the run that recorded it, if any. Every other record is one step
 of B environments, with K of its frames:
 
-    obs                     VecObs of K frames, the choice was made in these; reward and done blank;
-                            with the identity of entities if the environments were tracked
+    obs                     VecObs of K frames, in which the choices were made; reward and done
+                            blank; with the identity of entities if they were tracked
     actions                 action -> int64 (actors,) per frame, the choices; or float32 (actors,
-                            components), numbers as the environment got them. Of actors who do not
-                            take a dependent action -1, or NaN as numbers
-    drawn                   action of numbers -> float32 (actors, components) per frame, as they
-                            were drawn, before they were put between bounds; without rows in frames
-                            where it is not known; not there if it is not known at all
+                            components) in units of the environment. For actors without a choice in
+                            a dependent action -1, or NaN in continuous actions
+    drawn                   continuous action -> float32 (actors, components) per frame, the
+                            samples before they were mapped into their bounds; no rows in frames
+                            without them; omitted if no frame has them
     probs                   action -> (actors,) per frame, their probabilities, or densities of
-                            numbers; {} if not given
+                            continuous actions; {} if not recorded
     logits                  action -> (actors, choices), or (actors * actees,) row by row, per
-                            frame, logits or log-probabilities of all choices; of numbers (actors, 2
-                            * components), means and logarithms of deviations; {} if not given
-    values                  (K,) float32, the expected return; NaN if not given
+                            frame, logits or log-probabilities of all choices; for continuous
+                            actions (actors, 2 * components), means and logarithms of standard
+                            deviations; {} if not recorded
+    values                  (K,) float32, the expected return; NaN if not recorded
     by_hand                 action -> bool (actors,) per frame, True for choices that a person made;
-                            not there if it is not known
-    player                  (K,) uint8 or wider, the player of each frame, a position in `players`;
-                            neither is there if it is the agent everywhere
+                            omitted if unknown
+    player                  (K,) uint8 or wider, the player of each frame, an index in `players`;
+                            both are omitted if the agent plays in all frames
     players                 names, "" for the agent
     kept                    (K,) int64, the environments of these frames, ascending
-    episode, step           (B,) int64, episode of the frame and its step in it, from 0. No two
-                            episodes of a file have the same number
-    padding                 (B,) bool, environments between two episodes, which took no step of one:
-                            `episode` and `step` are those to come; not there if there are none
+    episode, step           (B,) int64, episode of the frame and its step in it, from 0. Numbers of
+                            episodes are unique in a file
+    padding                 (B,) bool, environments between two episodes, with a step of neither:
+                            `episode` and `step` are the next ones; omitted if there are none
     reward                  (B,) float32, the reward of the choice: it belongs to `episode`
     terminated, truncated   (B,) bool, whether `episode` ended with this choice
-    final                   VecObs of the last observations of the truncated ones, or None
+    final                   VecObs of the last observations of the truncated episodes, or None
     run_step                number of earlier frames of the run; None outside of runs
     parameters              environment -> arguments of its episode by name, as JSON has them: of
-                            episodes for which some were drawn, in the first record of each; not
-                            there if there are none
+                            episodes with drawn arguments, in the first record of each; omitted if
+                            there are none
 
-The version is 1, or 2 if there are actions of numbers or dependent ones, which readers of version 1
-do not know.
+The version is 1, or 2 if there are continuous or dependent actions, which readers of version 1
+do not support.
 
-A record is handed to the operating system as a whole once its step is done, so a killed process
-leaves at most one torn record, at the end. To continue a file is to cut that off and append.
+A record is written as a whole once its step is done, so a killed process leaves at most one torn
+record, at the end. To continue a file, truncate that record and append.
 
-Reading checks all that the code behind it relies on, and names the byte; code that learns from a
+Reading checks all invariants that its callers rely on, and names the byte; code that learns from a
 choice checks whether it was allowed.
 """
 
@@ -65,7 +66,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.actions.chains import chain_problems, check_linked
+from entity_env.actions.chains import check_parent_links, dependency_problems
 from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.errors import EntityEnvError, short_repr
 from entity_env.frame_data import FrameData
@@ -79,14 +80,14 @@ from entity_env.vec.validate import check_features, check_masks
 from entity_env.vec.vec_obs import VecActionMask, VecObs
 
 _MAGIC = b"enn-rec\0"
-_VERSIONS = 1, 2  # the second one: actions of numbers, and dependent actions
+_VERSIONS = 1, 2  # version 2 has continuous and dependent actions
 _PREFIXES = {version: _MAGIC + struct.pack("<I", version) for version in _VERSIONS}
 PREFIX = _PREFIXES[1]
 _HEAD = struct.Struct("<III")
 
 
 class RecordingError(EntityEnvError, ValueError):
-    """Error of a file that is no recording, is damaged, or has another content."""
+    """The file is no recording, is damaged, or has other content."""
 
 
 def prefix_of(action_space: ActionSpaces) -> bytes:
@@ -96,33 +97,33 @@ def prefix_of(action_space: ActionSpaces) -> bytes:
 
 
 def may_begin(data: bytes) -> bool:
-    """Return whether a recording may begin with some bytes, of which there may be few."""
+    """Return whether a recording may begin with these bytes, even if they are few."""
     return any(prefix.startswith(data) for prefix in _PREFIXES.values())
 
 
 @dataclass
-class Decisions(FrameData):
+class RecordedFrames(FrameData):
     """K frames, and the choices that were made in them.
 
     Attributes:
         obs: the K frames. Their reward and done are blank.
-        actions: int64 (actors,) per frame, the choices; or float32 (actors, components), numbers in
-            units of the environment. Of actors who do not take a dependent action -1, or NaN.
-        probs: (actors,) per frame, the probability of each choice, or the density of numbers; empty
-            if not recorded.
+        actions: int64 (actors,) per frame, the choices; or float32 (actors, components) in units of
+            the environment. For actors without a choice in a dependent action -1, or NaN.
+        probs: (actors,) per frame, the probability of each choice, or the density of continuous
+            actions; empty if not recorded.
         logits: (actors, choices) per frame, or (actors * actees,) row by row, logits or
-            log-probabilities of all choices; of numbers (actors, 2 * components), means and
-            logarithms of deviations; empty where they were not recorded.
+            log-probabilities of all choices; for continuous actions (actors, 2 * components), means
+            and logarithms of standard deviations; empty if not recorded.
         values: (K,) float32, the expected return of each frame; NaN if not recorded.
-        by_hand: bool (actors,) per frame, True for the choices that a person made; empty where it
-            is not known who chose.
-        player: (K,) object, the player of each frame by name; "" for the agent, and where nothing
-            else was recorded.
-        drawn: float32 (actors, components) per frame, of actions of numbers, as they were drawn,
-            before they were put between bounds; empty, or without rows, where it is not known.
+        by_hand: bool (actors,) per frame, True for the choices that a person made; empty if
+            unknown.
+        player: (K,) object, the player of each frame by name; "" for the agent, and if not
+            recorded.
+        drawn: float32 (actors, components) per frame, for continuous actions, the samples before
+            they were mapped into their bounds; empty, or without rows, if unknown.
 
     Raises:
-        ValueError: one of them is not of K frames.
+        ValueError: a field is not of K frames.
     """
 
     obs: VecObs
@@ -156,8 +157,8 @@ class Decisions(FrameData):
             "by_hand": self.by_hand,
             "drawn": self.drawn,
         }
-        for what, named in per_frame.items():
-            for name, rows in named.items():
+        for what, by_name in per_frame.items():
+            for name, rows in by_name.items():
                 if rows is not None and len(rows) != frames:
                     raise ValueError(f"{what}[{name!r}]: expected {frames} frames, got {len(rows)}")
 
@@ -166,32 +167,32 @@ class Decisions(FrameData):
 
     @property
     def logprobs(self) -> dict[ActionName, Ragged]:
-        """The logarithms of `probs`."""
+        """Logarithms of `probs`."""
         return {name: Ragged(np.log(p.values), p.lengths) for name, p in self.probs.items()}
 
     def is_by_hand(self, name: ActionName, unknown: bool) -> BoolArray:
-        """Return who chose for each actor of an action, (actors,) bool: True for a person.
+        """Return whether a person made the choice of each actor of an action, (actors,) bool.
 
         Args:
             name: the action.
-            unknown: the answer for actors of frames that do not say who chose.
+            unknown: the value for actors of frames without this information.
         """
         lengths, rows = self.actions[name].lengths, self.by_hand.get(name)
-        found = np.full(int(lengths.sum()), unknown)
+        flags = np.full(int(lengths.sum()), unknown)
         if rows is not None:
-            found[np.repeat(rows.lengths > 0, lengths)] = rows.values
-        return found
+            flags[np.repeat(rows.lengths > 0, lengths)] = rows.values
+        return flags
 
     def missing(self, path: LeafPath, like: Any) -> Any:
-        """Return a leaf that is not given: rows of no frame; else as of `obs`."""
+        """Return the default of a missing leaf: no rows; in `obs` that of `VecObs.missing`."""
         if path[0] == "obs":
             return super().missing(path, like)
         return Ragged.empty(like.values, len(self))
 
     def payload(self) -> dict[str, Any]:
-        """Return the fields of a record, without those that say nothing.
+        """Return the fields of a record, without empty optional ones.
 
-        Readers of earlier releases do not know these.
+        Readers of earlier releases do not support the optional fields.
         """
         fields_by_name = dict(vars(self))
         del fields_by_name["player"]
@@ -214,29 +215,29 @@ def _rows_of(mask: VecActionMask) -> dict[str, Ragged | None]:
 
 
 @dataclass
-class Step:
+class RecordedStep:
     """One step of B environments, with K of its frames and the choices in them.
 
     Attributes:
         decisions: the K frames and the choices in them.
         kept: (K,) int64, their environments among the B.
-        episode: (B,) int64, the number of the episode that the step is of.
+        episode: (B,) int64, the number of the episode of each environment.
         step: (B,) int64, the number of earlier steps of that episode.
         reward: (B,) float32, the reward in that episode for this step.
-        terminated: (B,) bool, it ended by itself with this step.
-        truncated: (B,) bool, it was cut off after this step.
-        final: the last observations of the truncated ones; None when there are none.
+        terminated: (B,) bool, the episode terminated in this step.
+        truncated: (B,) bool, the episode was truncated after this step.
+        final: last observations of the truncated episodes; None if there are none.
         run_step: the number of earlier frames of the run that recorded it; None outside of runs.
         parameters: by environment the arguments that were drawn for its episode, if this is the
             first recorded step of it.
-        padding: (B,) bool, environments between two episodes, whose step is of neither: `episode`
-            is the one to come. Empty if there are none.
+        padding: (B,) bool, environments between two episodes, with a step of neither: `episode`
+            is the next one. Empty if there are none.
 
     Raises:
         ValueError: the sizes contradict each other.
     """
 
-    decisions: Decisions
+    decisions: RecordedFrames
     kept: IntArray
     episode: IntArray
     step: IntArray
@@ -330,12 +331,12 @@ def read_payload(file: BinaryIO, path: Path, record: Record) -> dict[str, Any]:
 
 
 def damaged(path: Path, record: Record, problem: str) -> RecordingError:
-    """Return the error for a record that cannot be used, which names its first byte."""
+    """Return the error for an invalid record, which names its first byte."""
     return RecordingError(f"{path}: record at byte {record.start - _HEAD.size} {problem}")
 
 
 MAX_MASK_PER_BYTE = 512
-"""Choices in masks that allow everything, for each byte of a record: written out, each is a byte.
+"""Largest number of implied mask elements per byte of a record: expanded, each is a byte.
 
 Ten thousand actors that may all select each other stay below it.
 """
@@ -343,13 +344,13 @@ _MAX_NUMBER = 2**62
 
 
 class Header(NamedTuple):
-    """The first record of a file: spaces and the way of recording.
+    """The first record of a file: spaces and settings of the recording.
 
     Attributes:
-        obs_space: As shown.
-        action_space: The actions by name.
-        num_envs: The number of environments in each step; None if it is not in the file.
-        subsample: One in so many frames was kept.
+        obs_space: entity types and features of the frames.
+        action_space: the actions by name.
+        num_envs: the number of environments in each step; None if it is not in the file.
+        subsample: one in `subsample` frames was recorded.
     """
 
     obs_space: ObsSpace
@@ -362,7 +363,7 @@ def read_header(file: BinaryIO, path: Path, record: Record) -> Header:
     """Read the header of a recording.
 
     Raises:
-        RecordingError: it is damaged, or lacks a field.
+        RecordingError: it is damaged, or a field is missing.
     """
     payload = read_payload(file, path, record)
     missing = [name for name in Header._fields if name not in payload]
@@ -375,14 +376,14 @@ def read_header(file: BinaryIO, path: Path, record: Record) -> Header:
         file.seek(0)
         is_old = file.read(len(PREFIX)) == PREFIX
         new = is_old and prefix_of(header.action_space) != PREFIX
-        expected = "format version 2 of actions of numbers and dependent ones"
+        expected = "format version 2 for continuous and dependent actions"
         expect(not new, "action_space", expected, "1")
     except ValueError as error:
         raise damaged(path, record, f"is not a header: {error}") from None
     return header
 
 
-def read_step(file: BinaryIO, path: Path, record: Record, header: Header) -> Step:
+def read_step(file: BinaryIO, path: Path, record: Record, header: Header) -> RecordedStep:
     """Read the step in a record.
 
     Raises:
@@ -390,15 +391,15 @@ def read_step(file: BinaryIO, path: Path, record: Record, header: Header) -> Ste
     """
     payload = read_payload(file, path, record)
     try:
-        parts = [part.name for part in fields(Decisions)]
+        parts = [part.name for part in fields(RecordedFrames)]
         choices = {name: payload.pop(name) for name in parts if name in payload}
         if "player" in choices or "players" in payload:
             positions, names = choices.get("player"), payload.pop("players", None)
             choices["player"] = _players_by_name(positions, names)
         parameters: dict[int, dict[str, Any]] = payload.pop("parameters", {})
         _check_parameters(parameters, header.num_envs)
-        decisions = rebuilt(Decisions, choices, Allowance(0))
-        step: Step = rebuilt(Step, {**payload, "decisions": decisions}, Allowance(0))
+        payload["decisions"] = rebuilt(RecordedFrames, choices, Allowance(0))
+        step: RecordedStep = rebuilt(RecordedStep, payload, Allowance(0))
         if len(step.reward) != header.num_envs:
             raise ValueError(f"expected {header.num_envs} environments, got {len(step.reward)}")
         step.parameters = parameters
@@ -412,7 +413,7 @@ def _players_by_name(positions: Any, names: Any) -> npt.NDArray[np.object_]:
     """Return the player of each frame by name, (K,) object.
 
     Raises:
-        ValueError: these are no positions in a list of names; names the field.
+        ValueError: these are no indices in a list of names; names the field.
     """
     are_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
     expect(are_names, "players", "names", short_repr(names))
@@ -425,15 +426,15 @@ def _players_by_name(positions: Any, names: Any) -> npt.NDArray[np.object_]:
     return players
 
 
-def _check_parameters(given: Any, num_envs: int | None) -> None:
+def _check_parameters(parameters: Any, num_envs: int | None) -> None:
     """Raise unless these are arguments of episodes by environment.
 
     Raises:
-        ValueError: they are not.
+        ValueError: they have another form.
     """
-    fits = type(given) is dict and all(type(one) is dict for one in given.values())
-    expect(fits, "parameters", "arguments by environment", short_repr(given))
-    for env, arguments in given.items():
+    fits = type(parameters) is dict and all(type(one) is dict for one in parameters.values())
+    expect(fits, "parameters", "arguments by environment", short_repr(parameters))
+    for env, arguments in parameters.items():
         is_env = type(env) is int and 0 <= env < (num_envs or 0)
         expect(is_env, "parameters", f"one of {num_envs} environments", short_repr(env))
         expect(is_json(arguments), "parameters", "values as JSON has them", short_repr(arguments))
@@ -443,7 +444,7 @@ def check_header(header: Header) -> None:
     """Raise if a header lacks the spaces and numbers of a recording.
 
     Raises:
-        ValueError: a field is of another kind; names it.
+        ValueError: a field has another type; names it.
     """
     actions = header.action_space
     expect(isinstance(header.obs_space, ObsSpace), "obs_space", "an ObsSpace", header.obs_space)
@@ -451,7 +452,7 @@ def check_header(header: Header) -> None:
         isinstance(name, str) and isinstance(space, ActionSpace) for name, space in actions.items()
     )
     expect(are_actions, "action_space", "actions by name", actions)
-    for problem, _ in chain_problems(actions):
+    for problem, _ in dependency_problems(actions):
         raise RecordingError(f"action_space{problem}")
     _check_count("subsample", header.subsample)
 
@@ -461,13 +462,13 @@ def _check_count(name: str, value: Any) -> None:
     expect(is_count, name, "a whole number above 0", value)
 
 
-def check_step(step: Step, header: Header, num_bytes: int) -> None:
+def check_step(step: RecordedStep, header: Header, num_bytes: int) -> None:
     """Raise if a step contradicts the spaces of its header.
 
     Args:
-        step: The step.
-        header: Of its file.
-        num_bytes: Of the record; masks may take so much more memory in proportion to it.
+        step: the step.
+        header: the header of its file.
+        num_bytes: size of the record; limits the memory of masks.
 
     Raises:
         ValueError: names the field.
@@ -475,8 +476,8 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
     counts = dict.fromkeys(("kept", "episode", "step"), np.int64)
     flags = dict.fromkeys(("terminated", "truncated", "padding"), np.bool_)
     for name, dtype in {**counts, "reward": np.float32, **flags}.items():
-        found = getattr(step, name).dtype
-        expect(is_like(found, dtype), name, f"numbers like {np.dtype(dtype)}", str(found))
+        got = getattr(step, name).dtype
+        expect(is_like(got, dtype), name, f"numbers like {np.dtype(dtype)}", str(got))
     for name in ("episode", "step"):
         numbers = getattr(step, name)
         in_range = ((numbers >= 0) & (numbers < _MAX_NUMBER)).all()
@@ -502,12 +503,12 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
     )
     fits = implied <= MAX_MASK_PER_BYTE * num_bytes
     expect(fits, "action_masks", f"at most {MAX_MASK_PER_BYTE} choices a byte", implied)
-    check_linked(masks, action_space)
+    check_parent_links(masks, action_space)
     for part in ("actions", "drawn", "probs", "logits"):
         for name, rows in getattr(decisions, part).items():
             what = f"{part}[{name!r}]"
             expect(name in action_space, what, f"actions among {[*action_space]}", name)
-            _check_rows_of(part, rows.values, action_space[name], what)
+            _check_row_format(part, rows.values, action_space[name], what)
     for name, rows in decisions.drawn.items():
         what, chosen = f"drawn[{name!r}]", decisions.actions.get(name)
         num_rows = rows.lengths if chosen is None else chosen.lengths
@@ -534,7 +535,7 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
 
 
 def is_json(value: Any) -> bool:
-    """Return whether a value is what JSON has: None, bool, int, float, str, lists, dictionaries."""
+    """Return whether a value is JSON data: None, bool, int, float, str, lists, dictionaries."""
     if type(value) is list:
         return all(map(is_json, value))
     if type(value) is dict:
@@ -542,17 +543,17 @@ def is_json(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def _check_rows_of(part: str, values: npt.NDArray[Any], space: ActionSpace, what: str) -> None:
-    """Raise if the rows of an action are not what a part of a record has of it.
+def _check_row_format(part: str, values: npt.NDArray[Any], space: ActionSpace, what: str) -> None:
+    """Raise if the rows of an action in a record have another dtype or shape than its space.
 
     Args:
         part: the field: `actions`, `drawn`, `probs` or `logits`.
         values: the rows.
-        space: of the action.
+        space: the action.
         what: the field, for messages.
 
     Raises:
-        InvalidObservation: of another dtype or shape.
+        InvalidObservation: the dtype or shape differs.
     """
     expect(part != "drawn" or bool(space.components), what, "actions of numbers", space.kind)
     if part in ("probs", "logits"):

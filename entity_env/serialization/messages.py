@@ -1,6 +1,6 @@
-"""Plain data as bytes: msgpack with numpy arrays and this package's own batches, nothing that runs.
+"""Serialization of plain data: msgpack with NumPy arrays and batches of this package, no code.
 
-Reading rebuilds only the types listed here, and never more bytes than the message has.
+Only the types listed here are read, and memory is linear in the size of the message.
 """
 
 import dataclasses
@@ -21,26 +21,26 @@ from entity_env.spaces import ACTION_SPACES, Entity, ObsSpace, batch_mask_type
 from entity_env.vec.vec_obs import After, Metric, VecObs
 
 _ARRAY, _DATACLASS, _LARGE_INT, _TRANSPOSED = 1, 2, 3, 4
-_MAX_HEAD, _MAX_AXES = 512, 64  # bytes of the type and shape of an array; and what numpy takes
-_MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
+_MAX_HEAD, _MAX_AXES = 512, 64  # bytes of dtype and shape of an array; limit of NumPy
+_MAX_DEPTH = 16  # of batches in batches, so that the C stack does not overflow
 _BATCHES = Ragged, VecObs, Metric, After, ObsSpace, Entity, Kind
 _CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in _BATCHES}
 
 
 class MessageError(EntityEnvError, ValueError):
-    """Bytes that are not a message, or a value that cannot be part of one."""
+    """Raised for bytes that are no message, and for values that cannot be part of one."""
 
 
 def pack(value: Any, exact: bool = False) -> bytes:
-    """Pack None, numbers, text, bytes, lists, dicts, number arrays and this package's batches.
+    """Pack None, numbers, text, bytes, lists, dicts, number arrays and batches of this package.
 
     Args:
-        value: what to pack.
-        exact: keep the order of arrays in memory, which sums depend on; and raise for what would
-            come back as another type: tuples and NumPy's scalars.
+        value: value to pack.
+        exact: preserve the memory order of arrays, which affects sums; and raise for types that
+            would not be restored: tuples and NumPy scalars.
 
     Raises:
-        MessageError: the value contains anything else.
+        MessageError: the value contains another type.
     """
     try:
         return _packed(value, partial(_encode, exact=exact))
@@ -49,10 +49,10 @@ def pack(value: Any, exact: bool = False) -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> Any:
-    """Return the value that `pack` was given. Tuples come back as lists.
+    """Restore a value from the bytes of `pack`; tuples become lists.
 
     Raises:
-        MessageError: the bytes are damaged or name a type that is not listed here.
+        MessageError: the bytes are damaged or contain an unknown type.
     """
     return _unpack(data, Allowance(len(data)), 0)
 
@@ -64,19 +64,19 @@ def _unpack(data: bytes | memoryview, allowance: Allowance, depth: int) -> Any:
         return unpack_bounded(data, lambda code, body: _decode(code, body, allowance, depth))
     except MessageError:
         raise
-    except Exception as error:  # whatever damaged bytes lead to
+    except Exception as error:  # damaged bytes can raise any exception
         raise MessageError(f"not a message: {error}") from None
 
 
 def _packed(value: Any, default: Callable[[Any], Any] = list) -> bytes:
-    # By default msgpack sets aside 256 KiB for each value, and that takes longer than packing it.
+    # By default msgpack allocates 256 KiB for each value, which takes longer than packing it.
     packer = msgpack.Packer(default=default, strict_types=True, buf_size=1024)
     packed: bytes = packer.pack(value)
     return packed
 
 
 def _encode(value: Any, exact: bool) -> Any:
-    """Return a value that msgpack cannot pack as one that it can."""
+    """Convert a value that msgpack does not support."""
     if not exact and isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
     if not exact and isinstance(value, tuple):
@@ -107,7 +107,7 @@ def _encode(value: Any, exact: bool) -> Any:
 
 def _decode(code: int, data: bytes, allowance: Allowance, depth: int) -> Any:
     if code == _ARRAY:
-        # Short lists in few bytes: whatever they announce takes little.
+        # Limit the head, so that its lists take little memory.
         unpacker = msgpack.Unpacker(max_buffer_size=_MAX_HEAD, max_array_len=_MAX_AXES)
         unpacker.feed(data[:_MAX_HEAD])
         dtype, shape = unpacker.unpack()
@@ -116,8 +116,8 @@ def _decode(code: int, data: bytes, allowance: Allowance, depth: int) -> Any:
         name, fields = _unpack(data, allowance, depth + 1)
         cls = _class_of(name) if isinstance(name, str) else None
         if cls is None:
-            known = [*_CLASSES, *ACTION_SPACES]
-            raise MessageError(f"expected one of {known}, got {short_repr(name)}")
+            names = [*_CLASSES, *ACTION_SPACES]
+            raise MessageError(f"expected one of {names}, got {short_repr(name)}")
         return rebuilt(cls, fields, allowance)
     if code == _LARGE_INT:
         return int.from_bytes(data, "little", signed=True)
@@ -130,20 +130,20 @@ def _decode(code: int, data: bytes, allowance: Allowance, depth: int) -> Any:
 
 
 def _class_of(name: str) -> type[Any] | None:
-    """Return the class that a message may contain under a name, if there is one."""
+    """Return the class of a name in a message, None if unknown."""
     return _CLASSES.get(name) or ACTION_SPACES.get(name) or batch_mask_type(name)
 
 
 def rebuilt(cls: type[Any], fields: Any, allowance: Allowance) -> Any:
-    """Make a batch or space from its fields.
+    """Create a batch or space from its fields.
 
     Args:
-        cls: The class.
-        fields: By name; those with defaults may be missing.
-        allowance: For rows without columns.
+        cls: class of the object.
+        fields: values by field name; fields with defaults may be missing.
+        allowance: budget for rows without columns.
 
     Raises:
-        ValueError: a field is missing, unknown, or of another kind; names it.
+        ValueError: a field is missing, unknown, or of a wrong type; the message names it.
     """
     checks, required = _checks_of(cls)  # type: ignore[arg-type]  # a class is hashable
     if not isinstance(fields, dict):
@@ -159,7 +159,7 @@ def rebuilt(cls: type[Any], fields: Any, allowance: Allowance) -> Any:
     if cls is not Ragged:
         return cls(**fields)
     values, lengths = fields["values"], fields["lengths"]
-    # Lengths below 0 or beyond all rows could add up to the rows once they overflow.
+    # Check each length, because a sum of invalid lengths may overflow to the number of rows.
     are_counts = lengths.ndim == 1 and lengths.dtype.kind in "iu"
     if are_counts and len(lengths):
         are_counts = _MIN(lengths) >= 0 and _MAX(lengths) <= len(values)
@@ -170,13 +170,13 @@ def rebuilt(cls: type[Any], fields: Any, allowance: Allowance) -> Any:
     return Ragged(values, lengths.astype(np.int64, copy=False))
 
 
-_MIN, _MAX = np.minimum.reduce, np.maximum.reduce  # methods take twice as long
+_MIN, _MAX = np.minimum.reduce, np.maximum.reduce  # faster than methods
 _Check = tuple[Callable[[Any], bool], str]
 
 
 @cache
 def _checks_of(cls: Any) -> tuple[dict[str, _Check], set[str]]:
-    """Return the checks of the fields of a class, and the names of those without a default."""
+    """Return the checks of the fields of a class, and the names of required fields."""
     hints, checks, required = get_type_hints(cls), {}, set()
     for field in dataclasses.fields(cls):
         is_valid, expected = _check_of(hints[field.name], _MAX_AXES if cls is Ragged else 1)
@@ -193,11 +193,11 @@ def _or_none(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _check_of(hint: Any, max_ndim: int) -> _Check:
-    """Return a check of values for an annotation, and the annotation in words.
+    """Return a check of values for an annotation, and a description of valid values.
 
     Args:
-        hint: the annotation of a field.
-        max_ndim: the largest number of axes of an array.
+        hint: annotation of a field.
+        max_ndim: maximum number of axes of an array.
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is dict:
@@ -215,7 +215,7 @@ def _check_of(hint: Any, max_ndim: int) -> _Check:
             lambda value: isinstance(value, list) and all(map(is_item, value)),
             f"a list of {item}",
         )
-    if origin in (np.ndarray, npt.NDArray):  # the second is a type of its own since numpy 2.5
+    if origin in (np.ndarray, npt.NDArray):  # distinct types since numpy 2.5
         axes = range(1, max_ndim + 1)
         return lambda value: isinstance(value, np.ndarray) and value.ndim in axes, "an array"
     if hint is int:

@@ -1,4 +1,4 @@
-"""Opening of files in untrusted folders: no link is followed, no pipe waited for."""
+"""Opening of files in untrusted folders, without following links or waiting for pipes."""
 
 import errno
 import os
@@ -11,18 +11,17 @@ def open_plain(path: Path, flags: int) -> int:
     """Open a regular file and return its descriptor.
 
     Args:
-        path: of the file; folders on the way to it may be links.
-        flags: of `os.open`. The permissions of a new file are those of umask.
+        path: path of the file; its parent folders may be links.
+        flags: flags of `os.open`. A new file has the default permissions of umask.
 
     Raises:
-        OSError: there is a link in its place, which may lead anywhere, or a pipe or a device; or
-            the system does not allow it.
+        OSError: the path is a link, a pipe or a device, or cannot be opened.
     """
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            message = "expected a file of its own, got a link; put what it leads to in its place"
+            message = "expected a regular file, got a link; replace the link by its target"
             raise OSError(errno.ELOOP, message, str(path)) from None
         raise
     mode = os.fstat(descriptor).st_mode
@@ -31,39 +30,39 @@ def open_plain(path: Path, flags: int) -> int:
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise OSError(errno.EINVAL, "expected a file of its own, got a pipe or a device", str(path))
+    raise OSError(errno.EINVAL, "expected a regular file, got a pipe or a device", str(path))
 
 
 def read_plain(path: Path) -> BinaryIO:
-    """Open a regular file to read it; raises as `open_plain`."""
+    """Open a regular file for reading; raises like `open_plain`."""
     return os.fdopen(open_plain(path, os.O_RDONLY), "rb")
 
 
 def append_plain(path: Path) -> BinaryIO:
-    """Open a regular file to append to it, which is made if it is not there; as `open_plain`."""
+    """Open or create a regular file for appending; raises like `open_plain`."""
     return os.fdopen(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
 
 
 def new_file(path: Path) -> BinaryIO:
-    """Create a file and open it to write; another of its name is removed, a link not followed.
+    """Create a file for writing; an existing file or link at the path is removed.
 
     Raises:
-        OSError: the system does not allow it, or there is a folder in its place.
+        OSError: the file cannot be created, or the path is a folder.
     """
     path.unlink(missing_ok=True)
     return os.fdopen(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
 
 
 def replace_file(path: Path, data: bytes, temporary: Path) -> None:
-    """Write a file completely or not at all; a link in its place is replaced, not followed.
+    """Write a file atomically; a link at the path is replaced, not followed.
 
     Args:
-        path: of the file.
-        data: the content.
-        temporary: its path until it is complete, in the same folder.
+        path: path of the file.
+        data: content.
+        temporary: path of the incomplete file, in the same folder.
 
     Raises:
-        OSError: it cannot be written; what was there is as it was.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
     try:
         with new_file(temporary) as file:

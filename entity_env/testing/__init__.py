@@ -1,4 +1,4 @@
-"""Four-line conformance test of an environment, and probe environments for a trainer.
+"""Conformance test of environments, and probe environments for trainers.
 
     >>> from entity_env.examples import Xor
     >>> from entity_env.testing import conformance
@@ -6,7 +6,7 @@
     ...     conformance(Xor)
     >>> test_my_env()
 
-A probe asks for one ability. A trainer that has it learns the probe in seconds.
+A probe environment tests one ability: a trainer that has it solves the probe in seconds.
 """
 
 import contextlib
@@ -50,16 +50,16 @@ from entity_env.vec.vec_obs import Choices, VecObs
 
 
 def conformance(create_env: CreateEnv, steps: int = 50, seed: int = 0) -> None:
-    """Assert that nothing is wrong with an environment, alone and in an `EnvList`.
+    """Assert that an environment passes `check_env`, and behaves the same in an `EnvList`.
 
     Args:
-        create_env: makes one: its class, or a function.
-        steps: the number of steps in which `EnvList` is compared with three of them.
-        seed: the seed of actions and episodes.
+        create_env: creates the environment: its class, or a function.
+        steps: number of steps for which an `EnvList` is compared with three single environments.
+        seed: of actions and episodes.
 
     Raises:
-        AssertionError: with the report of `check_env`, or the step and the fields in which
-            `EnvList` differs from stepping each environment by itself.
+        AssertionError: with the report of `check_env`, or the step and fields in which `EnvList`
+            differs from the single environments.
     """
     report = check_env(create_env, seed=seed)
     if not report.ok:
@@ -81,9 +81,9 @@ def conformance(create_env: CreateEnv, steps: int = 50, seed: int = 0) -> None:
 
 
 def _step_one_by_one(matches: list[Match], seed: int) -> Generator[VecObs, Choices, None]:
-    """Yield the frames of matches that step one by one, each in a batch of its own.
+    """Yield batches of the frames of matches that are stepped sequentially and batched singly.
 
-    The generator is sent the choices for the frames that it yielded; its end closes the matches.
+    Send the choices for the last batch to the generator. It closes the matches at its end.
     """
     obs_space, action_space = matches[0].obs_space(), matches[0].action_space()
     episodes = [0] * len(matches)
@@ -93,11 +93,11 @@ def _step_one_by_one(matches: list[Match], seed: int) -> Generator[VecObs, Choic
         episodes[i] += 1
         return matches[i].reset()
 
-    def outcomes_of(of_sides: list[Observation]) -> list[Outcomes]:
-        return [batch_outcomes([obs], obs_space, action_space) for obs in of_sides]
+    def outcomes_of(side_frames: list[Observation]) -> list[Outcomes]:
+        return [batch_outcomes([obs], obs_space, action_space) for obs in side_frames]
 
     frames = [begin(i) for i in range(len(matches))]
-    outcomes = [outcomes_of(of_sides) for of_sides in frames]
+    outcomes = [outcomes_of(side_frames) for side_frames in frames]
     try:
         while True:
             pairs = zip(chain(*frames), chain(*outcomes), strict=True)
@@ -122,9 +122,9 @@ def _step_one_by_one(matches: list[Match], seed: int) -> Generator[VecObs, Choic
 
 
 class Identity(PlainState, Environment):
-    """Say which of two marks you see, in episodes of one step.
+    """Identify the observed mark, one of two, in episodes of one step.
 
-    A random policy earns 0.5 on average, a perfect one 1.
+    The mean return of a random policy is 0.5, that of an optimal policy 1.
     """
 
     def obs_space(self) -> ObsSpace:
@@ -155,22 +155,22 @@ class Identity(PlainState, Environment):
 
 
 class DelayedIdentity(PlainState, Environment):
-    """Say which of two marks you see; the reward comes later.
+    """Identify the observed mark, one of two, with a delayed reward.
 
-    The mark is seen and named in the first step alone. The answer stays visible as right or
-    wrong, so that a value can be learnt that carries the reward back.
+    The mark is visible only in the first step, when the policy acts. Later observations tell
+    whether the answer was right, so that the value function can predict the reward.
 
-    A random policy earns 0.5 on average, a perfect one 1.
+    The mean return of a random policy is 0.5, that of an optimal policy 1.
 
     Args:
-        delay: how many steps without a choice lie between the choice and the reward.
+        delay: number of steps without actions between the action and the reward.
     """
 
     def __init__(self, delay: int = 3) -> None:
         self.delay = delay
 
     def obs_space(self) -> ObsSpace:
-        """Return the time left; first a mark, then whether the answer was right."""
+        """Return the remaining time, the mark, and whether the answer was right."""
         return ObsSpace(["left"], {"Mark": Entity(["kind"]), "Answer": Entity(["right"])})
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
@@ -201,9 +201,9 @@ class DelayedIdentity(PlainState, Environment):
 
 
 class PickTheMarked(PlainState, Environment):
-    """Select the one marked entity among several, in episodes of one step.
+    """Select the marked entity among several, in episodes of one step.
 
-    A random policy earns 1 / `num_items` on average, a perfect one 1.
+    The mean return of a random policy is 1 / `num_items`, that of an optimal policy 1.
 
     Args:
         num_items: the number of items.
@@ -213,7 +213,7 @@ class PickTheMarked(PlainState, Environment):
         self.num_items = num_items
 
     def obs_space(self) -> ObsSpace:
-        """Return a picker, and items of which one is marked."""
+        """Return a picker, and items with a flag for the marked one."""
         return ObsSpace(entities={"Picker": Entity([]), "Item": Entity(["marked"])})
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
@@ -241,9 +241,9 @@ class PickTheMarked(PlainState, Environment):
 
 
 class CreditOneOfMany(PlainState, Environment):
-    """Many actors choose, and the choice of one of them counts, in episodes of one step.
+    """Credit assignment: many actors choose, the choice of one is rewarded, in a single step.
 
-    A random policy earns 0.5 on average, a perfect one 1.
+    The mean return of a random policy is 0.5, that of an optimal policy 1.
 
     Args:
         num_actors: the number of actors.
@@ -253,21 +253,21 @@ class CreditOneOfMany(PlainState, Environment):
         self.num_actors = num_actors
 
     def obs_space(self) -> ObsSpace:
-        """Return actors with the choice that is wanted of each, and whether it counts."""
+        """Return actors with the target choice of each, and whether it is rewarded."""
         return ObsSpace(entities={"Actor": Entity(["wanted", "counts"])})
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """Return a choice for every actor."""
+        """Return a binary choice of every actor."""
         return {"choose": CategoricalActionSpace(["minus", "plus"])}
 
     def reset(self) -> Observation:
-        """Begin an episode with other wanted choices, and another actor that counts."""
+        """Begin an episode with random target choices and a random rewarded actor."""
         self.wanted = [self.rng.randrange(2) for _ in range(self.num_actors)]
         self.counts = self.rng.randrange(self.num_actors)
         return self._observe()
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
-        """Return reward 1 if the actor that counts chose as wanted."""
+        """Return reward 1 if the rewarded actor made its target choice."""
         choose: Any = actions["choose"]
         right = choose.indices[self.counts] == self.wanted[self.counts]
         return self._observe(reward=float(right), done=True)
@@ -283,12 +283,11 @@ class CreditOneOfMany(PlainState, Environment):
 
 
 class Timing(PlainState, Environment):
-    """Environment that takes a given time for every step: shows what overlaps with what.
+    """Environment with a fixed duration per step, to measure overlap with other work.
 
     Args:
-        step_s: seconds a step takes.
-        spin: keep the processor busy meanwhile, as a computation does; else sleep, as waiting for
-            a server does.
+        step_s: seconds per step.
+        spin: busy-wait, like a computation; otherwise sleep, like a request to a server.
     """
 
     def __init__(self, step_s: float = 0.001, spin: bool = False) -> None:
@@ -300,11 +299,11 @@ class Timing(PlainState, Environment):
         return ObsSpace(entities={"Clock": Entity([])})
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """Return a choice without consequences."""
+        """Return a choice without effect."""
         return {"wait": CategoricalActionSpace(["a", "b"])}
 
     def reset(self) -> Observation:
-        """Begin an episode, in no time."""
+        """Begin an episode, without delay."""
         self.steps = 0
         return self._observe()
 

@@ -1,4 +1,4 @@
-"""Check of an environment: one report of everything that is wrong with it."""
+"""`check_env`: check of an environment, with a report of all problems."""
 
 import contextlib
 import random
@@ -11,12 +11,12 @@ import numpy as np
 from entity_env.bot import Bot
 from entity_env.environment import Environment
 from entity_env.match import CreateEnv, Match, match_of, world_of
-from entity_env.plain_state import UnsavableSharingError, impure
+from entity_env.plain_state import UnsavableSharingError, non_plain_part
 from entity_env.seeding import derive_seed
 from entity_env.spaces import Spaces
 from entity_env.testing.check_bot import check_bot
 from entity_env.testing.check_variation import VariationCheck
-from entity_env.testing.random_play import Player, Report, Stop, answer, differences, shown_by
+from entity_env.testing.random_play import Player, Report, Stop, call, differences, frame_contents
 from entity_env.vec.episode_state import names_in
 from entity_env.vec.samplers import Sampler
 from entity_env.vec.validate import changed_spaces, space_problems
@@ -34,32 +34,32 @@ def check_env(
     bot: type[Bot] | None = None,
     vary: Mapping[str, str] | None = None,
 ) -> Report:
-    """Play random legal actions and report everything that is wrong; raise nothing for it.
+    """Play episodes with random legal actions, and report all problems of an environment.
 
-    The episodes are played a second time, and a third time by a new instance where `env` makes
-    one, to see whether they are a function of their seeds. The global generators of `random` and
-    `numpy` are as before afterwards.
+    Episodes are replayed, also by a new instance if `env` creates one, to check that they are a
+    function of the seed. The global generators of `random` and `numpy` are restored afterwards.
 
     Args:
-        env: an environment or match, or better what makes one: its class, or a function.
-        episodes: the number of episodes to play.
-        max_steps: the number of steps after which an episode is broken off.
-        seed: the seed of actions and episodes.
-        bot: the class of a bot, which is judged as well, if nothing is wrong with the environment:
-            it plays all sides, must choose what is allowed, and is a function of its seed and of
-            its state.
-        vary: texts of samplers by the name of the argument, such as {"max_mines": "int 0 20"}. If
-            nothing else is wrong, their values are tried: the environment takes them, they change
-            no space, and `set_parameters`, where there is one, gives the episodes of an
-            environment that is made with them.
+        env: an environment or match; preferably a class or function that creates it.
+        episodes: number of episodes.
+        max_steps: maximum number of steps per episode.
+        seed: of actions and episodes.
+        bot: the class of a bot to check on all sides, if the environment has no problems: its
+            choices must be legal, and a function of its seed and state.
+        vary: samplers by name of the argument, such as {"max_mines": "int 0 20"}. Checked last: the
+            environment must accept their values with unchanged spaces, and `set_parameters`, if it
+            exists, must be equivalent to a new environment.
+
+    Returns:
+        The report; problems raise no exceptions.
 
     Raises:
-        InvalidSampler: a text of `vary` cannot be read.
+        InvalidSampler: a sampler of `vary` is invalid.
     """
     samplers = read_samplers(vary or {})
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (others draw from it)
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (used by environments)
     try:
-        with np.errstate(over="ignore"):  # too large for float32: reported as infinite
+        with np.errstate(over="ignore"):  # float32 overflow is reported as an infinite number
             return _Check(env, seed, episodes, max_steps, bot, samplers).run()
     finally:
         random.setstate(python)
@@ -105,16 +105,16 @@ class _Check:
                 self.report.problem(
                     "seed",
                     f"expected episodes that are a function of the seed, got {differs}{cause}",
-                    "draw from self.rng, seed other generators in seed(), and set up everything "
-                    "in reset(); otherwise runs are reproducible for a fixed number of processes "
-                    "only",
+                    "draw from self.rng, seed other generators in seed(), and initialise all state "
+                    "in reset(); otherwise runs are only reproducible with a fixed number of "
+                    "processes",
                 )
             elif drawn_from:
-                text = "expected the global generator to be left alone, got one that was seeded or"
-                fix = "draw from self.rng or a generator of your own"
-                self.report.problem(drawn_from, f"{text} drawn from", fix)
+                text = "expected an unused global generator, got one that was seeded or drawn from"
+                fix = "draw from self.rng, or create a generator for the environment"
+                self.report.problem(drawn_from, text, fix)
             if self.report.ok and fresh is not match:
-                self._check_apart(match, fresh, spaces)
+                self._check_independence(match, fresh, spaces)
             if self.report.ok:
                 self._check_state(match, fresh, spaces)
             if self.report.ok and self.samplers:
@@ -125,13 +125,13 @@ class _Check:
                 )
         for match in self.made:
             with contextlib.suppress(Stop):
-                answer(self.report, "close", "", match.close)
+                call(self.report, "close", "", match.close)
         return self.report
 
     def _create(self) -> Match:
         env = self.env
         if not isinstance(env, Environment | Match):
-            env = answer(self.report, "create_env", "", env)
+            env = call(self.report, "create_env", "", env)
         if isinstance(env, Environment | Match):
             match = match_of(env)
             self.made += [match] if env is not self.env else []
@@ -141,8 +141,8 @@ class _Check:
         raise Stop
 
     def _spaces(self, match: Match) -> Spaces:
-        obs_space = answer(self.report, "obs_space", "", match.obs_space)
-        action_space = answer(self.report, "action_space", "", match.action_space)
+        obs_space = call(self.report, "obs_space", "", match.obs_space)
+        action_space = call(self.report, "action_space", "", match.action_space)
         if problems := space_problems(obs_space, action_space):
             for field, text, fix in problems:
                 self.report.problem(field, text, fix)
@@ -151,7 +151,7 @@ class _Check:
 
     def _check_view(self, match: Match, spaces: Spaces) -> None:
         with contextlib.suppress(Stop):
-            view = answer(self.report, "view", "", match.view)
+            view = call(self.report, "view", "", match.view)
             problems = [] if view is None else view_problems(view, spaces.obs_space)
             for field, text in problems:
                 self.report.problem(field, text, "see the docstrings of View and EntityView")
@@ -162,32 +162,32 @@ class _Check:
                 self.report.problem(field, text, fix)
 
     def _find_difference(self, match: Match, spaces: Spaces, how: str) -> str:
-        """Play the same seeds again and describe the first difference, "" if there is none."""
+        """Replay the episodes and describe the first difference, "" if there is none."""
         self._seed_global_generators(how)
-        again = Player(match, spaces, Report(""), self.seed, self.max_steps).play(self.episodes)
-        for (where, a), (_, b) in zip(self.trace, again, strict=False):
+        replay = Player(match, spaces, Report(""), self.seed, self.max_steps).play(self.episodes)
+        for (where, a), (_, b) in zip(self.trace, replay, strict=False):
             if changed := differences(a, b):
                 return f"other {', '.join(changed)} in {where} {how}"
-        before, now = len(self.trace), len(again)
+        before, now = len(self.trace), len(replay)
         return "" if before == now else f"{now} frames for {before} {how}"
 
     def _check_state(self, match: Match, fresh: Match, spaces: Spaces) -> None:
-        """Report an episode that continues differently from a state than it did before."""
+        """Report episodes that continue differently after `set_state`."""
         world: Any = world_of(match)
         other: Any = world_of(fresh)
         if not (hasattr(world, "get_state") and hasattr(other, "set_state")):
             return
 
-        # Ids are saved with the state, so they must be plain data.
+        # Ids must be plain data, as they are saved with the state.
         try:
-            for frame in answer(self.report, "reset", "", match.reset):
+            for frame in call(self.report, "reset", "", match.reset):
                 names_in(frame, spaces.action_space)
         except TypeError as error:
-            fix = "name entities by numbers, text or tuples of them, or leave out get_state"
+            fix = "use numbers, text or tuples of them as ids, or remove get_state"
             self.report.problem("get_state", str(error), fix)
             return
 
-        # Save in the middle of an episode, which goes on to the end.
+        # Save in the middle of an episode, and play it to the end.
         player = Player(match, spaces, Report(""), self.seed, _STATE_STEPS)
         for steps_before in (0, 1, 4):
             state: Any = None
@@ -195,57 +195,57 @@ class _Check:
             def save(step: int, at: int = steps_before) -> None:
                 nonlocal state
                 if step == at:
-                    state = answer(self.report, "get_state", f"step {step}", self._state_of, world)
+                    state = call(self.report, "get_state", f"step {step}", self._state_of, world)
 
-            begun = player.play(1, before_act=save)
+            trace = player.play(1, before_act=save)
             if state is None:
                 continue
-            if wrong := impure(state, "state"):
-                text = f"expected plain data, got {wrong}"
+            if culprit := non_plain_part(state, "state"):
+                text = f"expected plain data, got {culprit}"
                 self.report.problem("get_state", text, "return lists and numbers")
                 return
 
             # Repeat the actions from the saved state, and compare what follows.
             future = player.actions[steps_before:]
-            answer(self.report, "set_state", "", other.set_state, state)
-            for (where, expected), actions in zip(begun[steps_before + 1 :], future, strict=False):
-                frames = answer(self.report, "act", "after set_state", fresh.act, actions)
-                if changed := differences(expected, shown_by(frames, spaces)):
-                    text = f"expected the same future, got other {', '.join(changed)}"
-                    fix = "save all that the future depends on, the generator too, as copies"
+            call(self.report, "set_state", "", other.set_state, state)
+            for (where, expected), actions in zip(trace[steps_before + 1 :], future, strict=False):
+                frames = call(self.report, "act", "after set_state", fresh.act, actions)
+                if changed := differences(expected, frame_contents(frames, spaces)):
+                    text = f"expected the same continuation, got other {', '.join(changed)}"
+                    fix = "save copies of all state that affects later steps, also the generator"
                     at = f"{where}, saved at step {steps_before}"
                     self.report.problem("set_state", text, fix, at)
                     return
 
     def _state_of(self, world: Any) -> Any:
-        """Return the state of an environment, None with a remark if it cannot be described."""
+        """Return the state of an environment, None with a remark if it cannot be saved."""
         try:
             return world.get_state()
         except UnsavableSharingError as error:
-            fix = "until then its episodes restart where a run is resumed"
+            fix = "until this is fixed, resumed runs restart its episodes"
             self.report.remark("get_state", str(error), fix)
             return None
 
-    def _check_apart(self, match: Match, fresh: Match, spaces: Spaces) -> None:
-        """Remark on an observation that changes as another instance plays."""
-        frames = answer(self.report, "reset", "", match.reset)
-        shown = shown_by(frames, spaces)
+    def _check_independence(self, match: Match, fresh: Match, spaces: Spaces) -> None:
+        """Remark on observations that change when another instance plays."""
+        frames = call(self.report, "reset", "", match.reset)
+        before = frame_contents(frames, spaces)
         seed = derive_seed(self.seed, "another instance")
         Player(fresh, spaces, Report(""), seed, _STATE_STEPS).play(1)
-        if changed := differences(shown, shown_by(frames, spaces)):
+        if changed := differences(before, frame_contents(frames, spaces)):
             text = "got an observation that changed afterwards, when another instance played"
-            fix = "keep arrays, lists and dictionaries in self, not in the class or the module"
+            fix = "store arrays, lists and dictionaries in self, not in the class or the module"
             self.report.remark(changed[0], text, fix)
 
     def _check_variation(self, spaces: Spaces) -> None:
-        """Report arguments that cannot vary, and states that lose them."""
+        """Report arguments that cannot be varied, and states that do not save them."""
         if isinstance(self.env, Environment | Match):
             text = f"expected a class or function that takes arguments, got {self.env!r}"
-            self.report.problem("vary", text, "hand in what makes environments")
+            self.report.problem("vary", text, "pass the class or a factory function")
             return
         check = VariationCheck(self.env, spaces, self.report, self.seed, self.max_steps, self.made)
-        anew, told = check.run(self.samplers, self.episodes)
-        self._check_state(anew, told, spaces)
+        fresh, updated = check.run(self.samplers, self.episodes)
+        self._check_state(fresh, updated, spaces)
 
     def _seed_global_generators(self, purpose: str) -> None:
         random.seed(derive_seed(self.seed, purpose))

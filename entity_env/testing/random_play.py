@@ -1,4 +1,4 @@
-"""Play with random legal actions, and a report of everything that is wrong with the answers."""
+"""Episodes with random legal actions, and a report of problems with the observations."""
 
 import contextlib
 import copy
@@ -25,33 +25,33 @@ from entity_env.vec.frames import has_len
 from entity_env.vec.validate import validate_observation
 from entity_env.vec.vec_obs import Choices, VecObs
 
-_WIDEST = 400  # characters of a finding that are printed: masks can be large
-_FIXES = (  # pattern of a message, and the remedy
+_WIDEST = 400  # maximum length of a printed finding, as masks can be large
+_FIXES = (  # pattern of a message, and the fix
     (r"to be one of \d+ labels", "give one of the labels of the space, or its index"),
     (r"to be False or True", "give False or True, or 0 or 1"),
     (r"names that are text", "give text, such as 'score', that can be written to a file"),
-    (r"finite numbers", "look for divisions by zero and for values that are never set"),
+    (r"finite numbers", "look for divisions by zero and values that are never set"),
     (r"^\w*features.*expected", "give one row per entity and one number per feature of the space"),
-    (r"^(entities|visible|ids): .*types", "name the type in obs_space(), or leave it out here"),
+    (r"^(entities|visible|ids): .*types", "add the type to obs_space(), or remove it here"),
     (r"expected (a sequence of )?\d+ ids", "give one id per row of features, in the same order"),
-    (r"list or another sequence", "give a list: sets and dictionaries are no order of rows"),
-    (r"unique ids", "ids must differ between all entities of a frame, also of different types"),
+    (r"list or another sequence", "give a list: sets and dictionaries have no order of rows"),
+    (r"unique ids", "ids must be unique among all entities of a frame, also across types"),
     (r"expected each (entity|type) once", "name every entity once"),
-    (r"expected other ids", "entities of a type without ids are called (type, row)"),
+    (r"expected other ids", "the id of an entity of a type without ids is (type, row)"),
     (r"hashable", "use numbers, strings or tuples as ids"),
-    (r"expected ids among", "entities of a type without ids are called (type, row)"),
-    (r"(actors|actees): expected types", "name types of obs_space()"),
-    (r"is invisible", "leave hidden entities out of actions, or show them"),
-    (r"^actions: ", "name the action in action_space(), or leave it out here"),
-    (r"expected an? \w+Mask", "use the mask that belongs to the action's space"),
+    (r"expected ids among", "the id of an entity of a type without ids is (type, row)"),
+    (r"(actors|actees): expected types", "use types of obs_space()"),
+    (r"is invisible", "remove hidden entities from actions, or make them visible"),
+    (r"^actions: ", "add the action to action_space(), or remove it here"),
+    (r"expected an? \w+Mask", "use the mask class of the action space"),
     (r"mask: expected shape", "give each actor one flag per choice or actee, in the space's order"),
-    (r"expected booleans", "use True where something is allowed or visible, False elsewhere"),
+    (r"expected booleans", "use True for allowed or visible, otherwise False"),
     (r"expected \d+ flags", "give one flag per row of features"),
     (r"expected a number", "give one Python number"),
     (r"expected an Observation", "return an Observation from reset and act"),
-    (r"got both|contradicts", "say it in one way only"),
+    (r"got both|contradicts", "set only one of them"),
     (r"expected (a dictionary|True or False)", "set it in the constructor of Observation"),
-    (r"documentation", "see the docstring of Observation for what this field can be"),
+    (r"documentation", "see the docstring of Observation for the values of this field"),
 )
 
 
@@ -61,10 +61,10 @@ class Finding:
 
     Attributes:
         field: a part of the observation, or a method.
-        text: what was expected and what came.
-        fix: the remedy.
-        where: the episode and step where it occurred first.
-        count: the number of times that it occurred.
+        text: the expected and the actual value.
+        fix: how to fix it.
+        where: the episode and step of the first occurrence.
+        count: number of occurrences.
     """
 
     field: str
@@ -75,7 +75,7 @@ class Finding:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Equal for findings that differ only in numbers and names."""
+        """Key of equivalent findings, which differ only in numbers and names."""
         expected = self.text.split(", got ")[0]
         return self.field, re.sub(r"among .*|\(.*\)|(?<!\w)-?\d[\d.e+-]*", "#", expected)
 
@@ -93,9 +93,9 @@ class Report:
     Attributes:
         name: of the environment.
         problems: errors of the environment.
-        remarks: legal behaviour that may not be intended.
-        episodes: the number of episodes that were begun.
-        steps: the number of their steps.
+        remarks: legal behaviour that may be unintended.
+        episodes: number of episodes.
+        steps: number of steps of all episodes.
     """
 
     name: str
@@ -106,15 +106,15 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """There are no problems."""
+        """True if there are no problems."""
         return not self.problems
 
     def problem(self, field: str, text: str, fix: str, where: str = "") -> None:
-        """Add a problem, or count one that is known."""
+        """Add a problem, or increase the count of an equivalent one."""
         _add(self.problems, Finding(field, text, fix, where))
 
     def remark(self, field: str, text: str, fix: str, where: str = "") -> None:
-        """Add a remark, or count one that is known."""
+        """Add a remark, or increase the count of an equivalent one."""
         _add(self.remarks, Finding(field, text, fix, where))
 
     def problem_of(self, message: str, where: str) -> None:
@@ -127,10 +127,10 @@ class Report:
         self.problem(field, text, fix, where)
 
     def raise_if_bad(self) -> None:
-        """Raise if there are problems.
+        """Raise an exception with the report if there are problems.
 
         Raises:
-            EntityEnvError: with the whole report.
+            EntityEnvError: there are problems.
         """
         if not self.ok:
             raise EntityEnvError(str(self))
@@ -147,11 +147,11 @@ class Report:
 
 
 def _add(findings: list[Finding], new: Finding) -> None:
-    known = next((finding for finding in findings if finding.kind == new.kind), None)
-    if known is None:
+    existing = next((finding for finding in findings if finding.kind == new.kind), None)
+    if existing is None:
         findings.append(new)
     else:
-        known.count += 1
+        existing.count += 1
 
 
 def _count(n: int, noun: str) -> str:
@@ -159,16 +159,16 @@ def _count(n: int, noun: str) -> str:
 
 
 Fields: TypeAlias = dict[str, bytes]
-"""The content of a batch, by the name of the field."""
+"""The content of a batch, by field."""
 Trace: TypeAlias = list[tuple[str, Fields]]
 """The episode and step of each frame, and its content."""
 
-_LARGE = 1e4  # numbers larger than this get a remark
-_FEW_FRAMES = 5  # fewer frames in which no entity comes back get none
+_LARGE = 1e4  # threshold of the remark about large numbers
+_FEW_FRAMES = 5  # minimum number of frames of the remark about new ids
 
 
 def random_choices(batch: VecObs, action_space: ActionSpaces, rng: np.random.Generator) -> Choices:
-    """Return uniformly random legal choices for a batch, as `VecEnv.act` takes them."""
+    """Sample uniformly random legal choices for a batch, as arguments of `VecEnv.act`."""
     return choose_parts(
         batch.action_masks,
         action_space,
@@ -177,7 +177,7 @@ def random_choices(batch: VecObs, action_space: ActionSpaces, rng: np.random.Gen
 
 
 def fields_of(batch: VecObs) -> Fields:
-    """Return the content of a batch by field, for comparisons."""
+    """Return the content of a batch by field, to compare batches."""
     rows: dict[str, Ragged | None] = {}
     rows |= {f"features of {name!r}": block for name, block in batch.features.items()}
     rows |= {f"kinds of {name!r}": labels for name, labels in batch.kinds.items()}
@@ -186,8 +186,8 @@ def fields_of(batch: VecObs) -> Fields:
         parts = {**vars(mask), "after": None if mask.after is None else mask.after.rows}
         rows |= {f"actions[{name!r}] {part}": ragged for part, ragged in parts.items()}
     rows |= {f"metrics[{name!r}]": values for name, values in batch.env_metrics.items()}
-    given = {name: block for name, block in rows.items() if block is not None}
-    fields = {name: b.values.tobytes() + b"|" + b.lengths.tobytes() for name, b in given.items()}
+    present = {name: block for name, block in rows.items() if block is not None}
+    fields = {name: b.values.tobytes() + b"|" + b.lengths.tobytes() for name, b in present.items()}
     fields |= {name: getattr(batch, name).tobytes() for name in ("reward", "done", "truncated")}
     if len(batch.padding):
         fields["padding"] = batch.padding.tobytes()
@@ -202,11 +202,11 @@ def differences(a: Fields, b: Fields) -> list[str]:
 
 
 class Stop(Exception):  # noqa: N818 (ends an episode)
-    """End of an episode or check that cannot continue; its cause has been reported."""
+    """End of an episode or check that cannot continue; the problem is in the report."""
 
 
 class Player:
-    """Player of one environment, by default at random, which reports all that is wrong with it."""
+    """Player of one environment that reports its problems; chooses randomly by default."""
 
     def __init__(
         self, match: Match, spaces: Spaces, report: Report, seed: int, max_steps: int
@@ -215,15 +215,20 @@ class Player:
         self.obs_space, self.action_space = self.spaces = spaces
         self.trace: Trace = []
         self.actions: list[list[dict[ActionName, Action]]] = []
-        # Smallest and largest number of each field and feature, and the place of a large one.
+        # Minimum, maximum and place of the first large number, by field and feature.
         self._ranges: dict[tuple[str, str], tuple[float, float, str]] = {}
-        # Ids shown in the episode by side and type, and frames in which none of a type came back.
-        self._shown_ids: dict[tuple[int, str], set[Any]] = {}
+        # Ids of the episode by side and type, and by type the number of frames with only new ids.
+        self._seen_ids: dict[tuple[int, str], set[Any]] = {}
         self._new_ids: dict[str, int] = {}
-        self._known_ids: set[str] = set()
+        self._reappearing_types: set[str] = set()
 
     def play(self, episodes: int, before_act: Callable[[int], None] = lambda step: None) -> Trace:
-        """Play episodes and return the place and the content of each frame."""
+        """Play episodes and return the trace of their frames.
+
+        Args:
+            episodes: number of episodes.
+            before_act: called with the index of each step.
+        """
         self.trace, self.actions = [], []
         for episode in range(episodes):
             self.report.episodes += 1
@@ -231,31 +236,31 @@ class Player:
                 self._play_episode(episode, before_act)
         for (part, name), (low, high, where) in self._ranges.items():
             if where:
-                came = f"always {low:g}" if low == high else f"from {low:g} to {high:g}"
-                text = f"expected {name} to be of moderate size, got numbers {came}"
-                fix = "scale it to about 1, or leave it out if it is constant"
+                extent = f"always {low:g}" if low == high else f"from {low:g} to {high:g}"
+                text = f"expected {name} to be of moderate size, got numbers {extent}"
+                fix = "scale it to about 1, or remove it if it is constant"
                 self.report.remark(part, text, fix, where)
-        for name in sorted(self._new_ids.keys() - self._known_ids):
-            text = "got ids that are new in every frame, by which no entity is known again"
-            fix = "give an entity the same id in all frames of an episode, or leave ids out"
+        for name in sorted(self._new_ids.keys() - self._reappearing_types):
+            text = "got ids that are new in every frame, so that no entity can be tracked"
+            fix = "give an entity the same id in all frames of an episode, or remove the ids"
             if self._new_ids[name] >= _FEW_FRAMES:
                 self.report.remark(f"ids[{name!r}]", text, fix, f"{self.report.steps} steps")
         return self.trace
 
     def begin(self, episode: int, where: str) -> None:
-        """Prepare the choices of an episode."""
+        """Seed the choices of an episode."""
         self._rng = np.random.default_rng(derive_seed(self.seed, "choices", episode))
 
     def choose(self, frames: Sequence[Observation], batch: VecObs, where: str) -> Choices:
         """Return legal choices of all sides.
 
         Args:
-            frames: valid observations, one of each side.
-            batch: the same, with features of 0.
-            where: the place, for messages.
+            frames: valid observations, one per side.
+            batch: the same frames, with features of 0.
+            where: the episode and step, for messages.
 
         Raises:
-            Stop: there are none; the cause has been reported.
+            Stop: there are no choices; the problem is in the report.
         """
         return random_choices(batch, self.action_space, self._rng)
 
@@ -263,44 +268,44 @@ class Player:
         # Begin the episode.
         where = f"episode {episode}, step 0"
         seed = derive_seed(self.seed, "episode", episode)
-        answer(self.report, "seed", where, self.match.seed, seed)
-        frames = answer(self.report, "reset", where, self.match.reset)
-        self._shown_ids = {}
-        batch = self._check_answer(frames, "reset", where)
+        call(self.report, "seed", where, self.match.seed, seed)
+        frames = call(self.report, "reset", where, self.match.reset)
+        self._seen_ids = {}
+        batch = self._check_observations(frames, "reset", where)
         if any(o.done for o in frames):
-            text = "expected an episode that begins, got one that is over"
+            text = "expected the start of an episode, got one that is over"
             self.report.problem("done", text, "return done=False from reset", where)
             return
         self.begin(episode, where)
-        # Take steps until it ends.
+        # Take steps until the end.
         for step in range(1, self.max_steps + 1):
             before_act(step - 1)
             choices = self.choose(frames, batch, where)
-            blanks = [_blank_features(o, self.obs_space) for o in frames]
+            blanks = [_with_blank_features(o, self.obs_space) for o in frames]
             actions = unbatch_actions(choices, batch, blanks, *self.spaces)
-            self.actions.append([_copied(of_side) for of_side in actions])
+            self.actions.append([_copy_actions(side_actions) for side_actions in actions])
             self.report.steps += 1
             where = f"episode {episode}, step {step}"
-            frames = answer(self.report, "act", where, self.match.act, actions)
-            batch = self._check_answer(frames, "act", where)
-            over = [o.done for o in frames]
-            if any(over) != all(over):
-                text = f"expected {len(over)} sides that end together, got {over}"
+            frames = call(self.report, "act", where, self.match.act, actions)
+            batch = self._check_observations(frames, "act", where)
+            done = [o.done for o in frames]
+            if any(done) != all(done):
+                text = f"expected {len(done)} sides that end together, got {done}"
                 self.report.problem("done", text, "end the episode for all sides at once", where)
-            if any(over):
+            if any(done):
                 return
 
-        # It did not end.
+        # The episode did not end.
         text = f"got no end of the episode within {self.max_steps} steps"
         fix = "end it with truncated=True after a number of steps"
         self.report.remark("done", text, fix, where)
 
-    def _check_answer(self, frames: Any, method: str, where: str) -> VecObs:
-        """Report what is wrong with an answer, and return a batch to choose actions for."""
+    def _check_observations(self, frames: Any, method: str, where: str) -> VecObs:
+        """Report problems of the observations, and return their batch."""
         num_sides = self.match.num_sides
         if not isinstance(frames, list | tuple) or len(frames) != num_sides:
-            came = f"{len(frames)}" if isinstance(frames, list | tuple) else type(frames).__name__
-            text = f"expected a list of {num_sides} observations, got {came}"
+            got = f"{len(frames)}" if isinstance(frames, list | tuple) else type(frames).__name__
+            text = f"expected a list of {num_sides} observations, got {got}"
             self.report.problem(method, text, "return one observation for each side", where)
             raise Stop
         # Each field of each side.
@@ -310,40 +315,40 @@ class Player:
                 self.report.problem_of(message, at)
         if any(map(_malformed, frames)):
             raise Stop
-        self.trace.append((where, shown_by(frames, self.spaces)))
+        self.trace.append((where, frame_contents(frames, self.spaces)))
         try:
-            blanks = [_blank_features(o, self.obs_space) for o in frames]
+            blanks = [_with_blank_features(o, self.obs_space) for o in frames]
             batch = batch_obs(blanks, *self.spaces, strict=True)
-        except Exception:  # whatever it is has been reported
+        except Exception:  # reported before
             raise Stop from None
         for side, obs in enumerate(frames):
             for name in filter(is_computed, filter(is_text, obs.metrics)):
-                text = "expected another name, as this one is computed for every environment"
+                text = "expected another name, as a metric of this name is computed"
                 fix = f"rename it, to {'env_' + name!r}; it is logged as {free_name(name)!r}"
                 self.report.problem(f"metrics[{name!r}]", text, fix, where)
             self._track_numbers(obs, where)
             self._track_ids(side, obs)
-        # Masks that allow nothing.
+        # Masks without legal choices.
         for name, mask in batch.action_masks.items():
             for obs, count in zip(frames, mask.actors.lengths, strict=True):
-                given = getattr(obs.actions.get(name), "mask", None)
-                if not count and np.size(given if given is not None else ()) and not obs.done:
-                    text = "got a mask under which nobody can do anything; the action is left out"
-                    fix = "leave the action out of the observation, or allow something"
+                flags = getattr(obs.actions.get(name), "mask", None)
+                if not count and np.size(flags if flags is not None else ()) and not obs.done:
+                    text = "got a mask without legal choices; the action is ignored"
+                    fix = "remove the action from the observation, or allow a choice"
                     self.report.remark(f"actions[{name!r}].mask", text, fix, where)
         return batch
 
     def _track_ids(self, side: int, obs: Observation) -> None:
-        """Note if entities of a type come back in later frames of an episode."""
+        """Record which types have ids that reappear in later frames of an episode."""
         for name, ids in obs.ids.items():
             if ids is None or not len(ids):
                 continue
-            shown = self._shown_ids.setdefault((side, name), set())
-            if not shown.isdisjoint(ids):
-                self._known_ids.add(name)
-            elif shown:
+            seen_ids = self._seen_ids.setdefault((side, name), set())
+            if not seen_ids.isdisjoint(ids):
+                self._reappearing_types.add(name)
+            elif seen_ids:
                 self._new_ids[name] = self._new_ids.get(name, 0) + 1
-            shown.update(ids)
+            seen_ids.update(ids)
 
     def _track_numbers(self, obs: Observation, where: str) -> None:
         blocks: dict[str, tuple[list[str], Any]] = {}
@@ -355,19 +360,19 @@ class Player:
             try:
                 numbers = [row[: len(names)] for row in block]  # without labels
                 columns = np.asarray(numbers, dtype=np.float64).reshape(-1, len(names)).T
-            except Exception:  # whatever it is has been reported
+            except Exception:  # reported before
                 continue
             for name, column in zip(names, columns, strict=True):
                 column = column[np.isfinite(column)]
                 if column.size:
                     low, high = column.min(), column.max()
-                    known = self._ranges.get((part, name), (low, high, ""))
-                    first = known[2] or (where if max(-low, high) > _LARGE else "")
-                    self._ranges[part, name] = min(low, known[0]), max(high, known[1]), first
+                    previous = self._ranges.get((part, name), (low, high, ""))
+                    first = previous[2] or (where if max(-low, high) > _LARGE else "")
+                    self._ranges[part, name] = min(low, previous[0]), max(high, previous[1]), first
 
 
-def answer(report: Report, field: str, where: str, method: Callable[..., Any], *args: Any) -> Any:
-    """Call a method and return its answer; report an exception as a problem.
+def call(report: Report, field: str, where: str, method: Callable[..., Any], *args: Any) -> Any:
+    """Call a method and return its result; report an exception as a problem.
 
     Raises:
         Stop: the method raised.
@@ -378,27 +383,27 @@ def answer(report: Report, field: str, where: str, method: Callable[..., Any], *
         report.problem_of(ValueError.__str__(error), where)  # without environment and step
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # also SystemExit, which would end the check
-        text, fix = f"expected an answer, got {type(error).__name__}: {error}", "see the message"
+    except BaseException as error:  # including SystemExit
+        text, fix = f"expected a result, got {type(error).__name__}: {error}", "see the message"
         for last in traceback.extract_tb(error.__traceback__)[1:][-1:]:
             text += f" ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
-            fix = f"the traceback ends in this line: {last.line}"
+            fix = f"the last line of the traceback is: {last.line}"
         report.problem(field, text, fix, where)
     raise Stop
 
 
-def _copied(actions: Mapping[ActionName, Action]) -> dict[ActionName, Action]:
-    """Return a copy of actions, which environments may change as they act."""
-    own = {name: copy.copy(action) for name, action in actions.items()}
-    for action in own.values():
+def _copy_actions(actions: Mapping[ActionName, Action]) -> dict[ActionName, Action]:
+    """Copy actions, as environments may modify them."""
+    copies = {name: copy.copy(action) for name, action in actions.items()}
+    for action in copies.values():
         parts = vars(action).items()
         vars(action).update({n: part.copy() for n, part in parts if hasattr(part, "copy")})
-    return own
+    return copies
 
 
 def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
-    """Return the messages about an observation, each field checked by itself."""
-    # All at once: nothing is wrong with most observations.
+    """Return messages for all invalid fields of an observation."""
+    # Fast path: most observations are valid.
     if malformed := _malformed(obs):
         return malformed
     message = _first_message("Observation", obs, spaces)
@@ -413,7 +418,7 @@ def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
             messages[message] = None
         return not message
 
-    # Values that refer to nothing else.
+    # Fields without references to others.
     fits("global_features", global_features=obs.global_features)
     fits("reward", reward=obs.reward)
     for name, value in obs.metrics.items():
@@ -421,26 +426,26 @@ def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
     for name, block in obs.features.items():
         fits(f"features of {name!r}", features={name: block})
     # Visibility, ids and actions refer to entities, and actions to their ids.
-    features = _blank_features(obs, spaces.obs_space).features
+    features = _with_blank_features(obs, spaces.obs_space).features
     if features.keys() != obs.features.keys():
-        return list(messages)  # what refers to entities cannot be checked without them
+        return list(messages)  # other fields refer to invalid entities
     visible = {}
     for name, flags in obs.visible.items():
         if fits(f"visible[{name!r}]", features=features, visible={name: flags}):
             visible[name] = flags
-    each = [fits(f"ids[{n!r}]", features=features, ids={n: ids}) for n, ids in obs.ids.items()]
-    known = all(each) and fits("ids", features=features, ids=obs.ids)
-    ids = obs.ids if known else {}
+    valid = [fits(f"ids[{n!r}]", features=features, ids={n: ids}) for n, ids in obs.ids.items()]
+    ids_valid = all(valid) and fits("ids", features=features, ids=obs.ids)
+    ids = obs.ids if ids_valid else {}
     for name, mask in obs.actions.items():
         names_ids = any(getattr(mask, f, None) is not None for f in ("actor_ids", "actee_ids"))
-        if known or not names_ids:
-            one = {name: mask}
-            fits(f"actions[{name!r}]", features=features, ids=ids, visible=visible, actions=one)
+        if ids_valid or not names_ids:
+            single = {name: mask}
+            fits(f"actions[{name!r}]", features=features, ids=ids, visible=visible, actions=single)
     return list(messages) or [message]
 
 
 def _malformed(obs: Any) -> list[str]:
-    """Return messages about fields of a type that does not allow further checks."""
+    """Return messages for fields of a wrong type, which prevent further checks."""
     if not isinstance(obs, Observation):
         return [f"expected an Observation, got {type(obs).__name__}"]
     dictionaries = "features", "ids", "actions", "visible", "metrics"
@@ -454,18 +459,18 @@ def _malformed(obs: Any) -> list[str]:
 
 
 def _first_message(field: str, obs: Any, spaces: Spaces) -> str:
-    """Return what is wrong with an observation, "" if nothing is."""
+    """Return the error message of an observation, "" if it is valid."""
     try:
         validate_observation(obs, spaces.obs_space, spaces.action_space)
     except InvalidObservation as error:
         return ValueError.__str__(error)  # without environment and step
     except Exception as error:
-        return f"{field}: expected what its documentation says, got {error!r}"
+        return f"{field}: expected a value as in its documentation, got {error!r}"
     return ""
 
 
-def _blank_features(obs: Observation, obs_space: ObsSpace) -> Observation:
-    """Return the same entities and actions with features of 0: enough to choose actions."""
+def _with_blank_features(obs: Observation, obs_space: ObsSpace) -> Observation:
+    """Return the same entities and actions with features of 0, which suffice to choose actions."""
     features = {}
     for name, block in obs.features.items():
         if name in obs_space.entities and has_len(block):
@@ -479,8 +484,8 @@ def _blank_globals(obs_space: ObsSpace) -> list[float]:
     return [0.0] * len(obs_space.global_entity.columns)
 
 
-def shown_by(frames: Sequence[Observation], spaces: Spaces) -> Fields:
-    """Return the content of frames by field, {} if they cannot be batched."""
+def frame_contents(frames: Sequence[Observation], spaces: Spaces) -> Fields:
+    """Return the content of frames by field, {} if they are invalid."""
     try:
         return fields_of(batch_obs(frames, spaces.obs_space, spaces.action_space))
     except Exception:  # whatever it is has been reported

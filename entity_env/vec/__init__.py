@@ -1,1 +1,1 @@
-"""Many environments that step together: batches of observations, and the way back."""
+"""Vectorized environments: batches of observations, and the conversion of their actions."""

@@ -1,10 +1,10 @@
 """States of environments, as plain data that does not depend on the number of processes.
 
-{"seed": seed of the run, from which those of episodes derive, or None
+{"seed": seed of the run, from which seeds of episodes derive, or None
  "episodes": (B,) int64, number of episodes that each environment has begun
- "steps": (B,) int64, number of steps in the running ones
- "frames": the B frames that were shown last, without their rewards
- "arguments": for each match, those of its episode; only where they vary
+ "steps": (B,) int64, number of steps in the running episodes
+ "frames": the last B frames, without their rewards
+ "arguments": for each match, the arguments of its episode; only if arguments vary
  "matches": uint8 per match, bytes of its state, of the names in its frames, of all tracked ids}
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from entity_env.actions.chains import check_linked, choose_parts
+from entity_env.actions.chains import check_parent_links, choose_parts
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match, world_of
-from entity_env.plain_state import from_plain, impure, to_plain
+from entity_env.plain_state import from_plain, non_plain_part, to_plain
 from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import check_hashes
 from entity_env.serialization.messages import MessageError, pack, unpack
@@ -30,8 +30,8 @@ from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs
 
 def offers_state(match: Match) -> bool:
     """Return whether an environment has the methods `get_state` and `set_state`."""
-    world = world_of(match)
-    return all(callable(getattr(world, name, None)) for name in ("get_state", "set_state"))
+    env = world_of(match)
+    return all(callable(getattr(env, name, None)) for name in ("get_state", "set_state"))
 
 
 def match_bytes(
@@ -40,19 +40,19 @@ def match_bytes(
     action_space: ActionSpaces,
     tables: Sequence[Tables] = (),
 ) -> bytes:
-    """Return the bytes of the state of a match and of the names in its last frames.
+    """Serialize the state of a match and the names in its last frames.
 
     Args:
-        match: it offers its state.
+        match: its environment has `get_state`.
         frames: the last observation of each side.
         action_space: its actions.
-        tables: the numbers of the ids of each side, see `IdentityTracker`; none if not tracked.
+        tables: the numbers of the ids of each side, see `IdentityTracker`; empty if not tracked.
 
     Raises:
-        EntityEnvError: what `get_state` returns, or an id, is not plain data.
+        EntityEnvError: the result of `get_state`, or an id, is not plain data.
     """
-    world: Any = world_of(match)
-    state = world.get_state()
+    env: Any = world_of(match)
+    state = env.get_state()
     try:
         saved = {"world": state, "frames": [names_in(frame, action_space) for frame in frames]}
         if tables:
@@ -65,7 +65,7 @@ def match_bytes(
     try:
         return pack(saved, exact=True)
     except MessageError as error:
-        what = impure(state, "state") or str(error)
+        what = non_plain_part(state, "state") or str(error)
         raise EntityEnvError(
             f"get_state: expected plain data (None, bool, int, float, str, bytes, NumPy arrays of "
             f"numbers, lists and dictionaries), got {what}"
@@ -76,8 +76,8 @@ def names_in(frame: Observation, action_space: ActionSpaces) -> dict[str, Any]:
     """Return all ids of a frame, and the entities that its masks name.
 
     Args:
-        frame: what one side was shown.
-        action_space: what can be done.
+        frame: the observation of one side.
+        action_space: the actions by name.
 
     Raises:
         TypeError: a name is not plain data.
@@ -86,40 +86,40 @@ def names_in(frame: Observation, action_space: ActionSpaces) -> dict[str, Any]:
     actions = {}
     for name, mask in frame.actions.items():
         if fields := action_space[name].mask_type.entity_fields:
-            given = [(getattr(mask, field), f"{field} of {name}") for field in fields]
-            actions[name] = [_plain_names(names, what) for names, what in given]
+            fields_named = [(getattr(mask, field), f"{field} of {name}") for field in fields]
+            actions[name] = [_plain_names(names, what) for names, what in fields_named]
     return {"ids": ids, "actions": actions}
 
 
 def restore_match(
     match: Match,
     data: bytes,
-    shown: VecObs,
+    last: VecObs,
     first: int,
     tables: Sequence[Tables] = (),
 ) -> list[Observation]:
     """Restore the state of a match, and return its last frames.
 
     Args:
-        match: it offers its state.
-        data: what `match_bytes` returned.
-        shown: the last frames of all matches.
-        first: the index of the frame of the match's first side.
-        tables: those of `match_bytes`, to fill; none if entities are not tracked now.
+        match: its environment has `set_state`.
+        data: result of `match_bytes`.
+        last: the last frames of all matches.
+        first: index of the frame of the match's first side.
+        tables: as in `match_bytes`, filled in place; empty if entities are not tracked now.
 
     Returns:
-        The last observation of each side, in which all entities have the same names.
+        The last observation of each side, with the same names of all entities.
     """
     saved = unpack(data)
     action_space = match.action_space()
-    world: Any = world_of(match)
-    world.set_state(saved["world"])
+    env: Any = world_of(match)
+    env.set_state(saved["world"])
     for i, table in enumerate(tables):
-        of_side = saved["identity"][i] if "identity" in saved else {}
+        side_ids = saved["identity"][i] if "identity" in saved else {}
         for name, numbers in table.items():
-            ids = from_plain(of_side.get(name, []))
+            ids = from_plain(side_ids.get(name, []))
             check_hashes(ids)
-            numbers.update((one, number) for number, one in enumerate(ids))
+            numbers.update((entity_id, number) for number, entity_id in enumerate(ids))
     frames = []
     for i, named in enumerate(saved["frames"], first):
         # Masks that name the same entities, and allow everything.
@@ -128,14 +128,14 @@ def restore_match(
             mask_type = action_space[name].mask_type
             fields = zip(mask_type.entity_fields, map(from_plain, entities), strict=True)
             masks[name] = mask_type(**dict(fields))
-        features = {name: rows[i].values for name, rows in shown.features.items() if name != GLOBAL}
+        features = {name: rows[i].values for name, rows in last.features.items() if name != GLOBAL}
         ids = {name: from_plain(ids) for name, ids in named["ids"].items()}
         frames.append(Observation(features=features, ids=ids, actions=masks))
     return frames
 
 
-def shown_last(batch: VecObs) -> VecObs:
-    """Return frames without the fields that belong to the step before them."""
+def without_outcomes(batch: VecObs) -> VecObs:
+    """Return frames without rewards, ends of episodes and metrics."""
     return VecObs(
         batch.features,
         batch.visible,
@@ -148,12 +148,12 @@ def shown_last(batch: VecObs) -> VecObs:
 
 
 def cat_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Concatenate states: the environments of all, one state after the other."""
-    varied = {}
+    """Concatenate states along the environments."""
+    optional = {}
     if "arguments" in states[0]:
-        varied["arguments"] = [given for state in states for given in state["arguments"]]
+        optional["arguments"] = [arguments for state in states for arguments in state["arguments"]]
     return {
-        **varied,
+        **optional,
         "seed": states[0]["seed"],
         "episodes": np.concatenate([state["episodes"] for state in states]),
         "steps": np.concatenate([state["steps"] for state in states]),
@@ -163,7 +163,7 @@ def cat_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def split_state(state: Mapping[str, Any], counts: Sequence[int]) -> list[dict[str, Any]]:
-    """Split a state into those of consecutive environments, in pieces of whole matches."""
+    """Split a state into states of consecutive environments, each of whole matches."""
     check_num_envs(state, sum(counts))
     sides = len(state["steps"]) // len(state["matches"])
     ends = np.cumsum(counts)
@@ -185,7 +185,7 @@ def split_state(state: Mapping[str, Any], counts: Sequence[int]) -> list[dict[st
 
 
 def check_num_envs(state: Mapping[str, Any], num_envs: int) -> None:
-    """Raise if a state is of more or fewer environments.
+    """Raise if a state is not of `num_envs` environments.
 
     Raises:
         InvalidObservation: with both numbers.
@@ -196,45 +196,44 @@ def check_num_envs(state: Mapping[str, Any], num_envs: int) -> None:
 
 
 def _plain_names(names: Any, what: str) -> Any:
-    known = names is None or type(names) in (list, tuple, np.ndarray)
-    return to_plain(names if known else list(names), what)
+    is_sequence = names is None or type(names) in (list, tuple, np.ndarray)
+    return to_plain(names if is_sequence else list(names), what)
 
 
 def check_saved_state(
     state: Mapping[str, Any], num_matches: int, obs_space: ObsSpace, action_space: ActionSpaces
 ) -> None:
-    """Raise if saved counters and frames do not match the environments.
+    """Raise if saved counters and frames do not match the environments, as in a damaged state.
 
     Args:
         state: of the right number of environments.
-        num_matches: the number of matches.
-        obs_space: the features that were shown.
+        num_matches: number of matches.
+        obs_space: features of the frames.
         action_space: the actions.
 
     Raises:
-        InvalidObservation: with the field and what was expected, so that a damaged state is an
-            error at once.
+        InvalidObservation: with the field and the expected value.
     """
     num_envs, frames, where = len(state["steps"]), state["frames"], "set_state: "
-    expect(type(state["seed"]) in (int, type(None)), f"{where}seed", "a number or none", "another")
+    expect(type(state["seed"]) in (int, type(None)), f"{where}seed", "an integer", state["seed"])
     for name in ("episodes", "steps"):
         counts, what = state[name], f"{where}{name}"
         expect(type(counts) is np.ndarray, what, "an array", counts)
         fits = counts.dtype == np.int64 and counts.shape == (num_envs,)
         expect(fits, what, f"int64 {(num_envs,)}", f"{counts.dtype} {counts.shape}")
         expect((counts >= 0).all(), what, "counts", counts)
-    given = state.get("arguments", [{}] * num_matches)
-    fits = type(given) is list and all(type(one) is dict for one in given)
-    fits = fits and len(given) == num_matches and all(type(k) is str for one in given for k in one)
-    expect(fits, f"{where}arguments", f"those of {num_matches} matches by name", given)
+    varied = state.get("arguments", [{}] * num_matches)
+    fits = type(varied) is list and all(type(kw) is dict for kw in varied)
+    fits = fits and len(varied) == num_matches and all(type(k) is str for kw in varied for k in kw)
+    expect(fits, f"{where}arguments", f"{num_matches} dictionaries by name", varied)
     matches, what = state["matches"], f"{where}matches"
     fits = type(matches) is Ragged and matches.values.dtype == np.uint8 and matches.values.ndim == 1
-    expect(fits and len(matches) == num_matches, what, f"{num_matches} of bytes", matches)
+    expect(fits and len(matches) == num_matches, what, f"bytes of {num_matches} matches", matches)
     expect(len(frames) == num_envs, f"{where}frames", f"{num_envs}", len(frames))
     num_entities = check_features(frames, obs_space, action_space, where, exact=True)
     check_finite_batch(frames, obs_space)
     check_masks(frames, action_space, num_entities, where, exact=True)
-    check_linked(frames.action_masks, action_space, where)
+    check_parent_links(frames.action_masks, action_space, where)
 
 
 def first_choices(masks: Mapping[ActionName, VecActionMask], action_space: ActionSpaces) -> Choices:

@@ -1,4 +1,4 @@
-"""Metrics of environments as they are logged: finite, and by names of their own."""
+"""Filter of environment metrics for logging: finite values, and no name of a computed metric."""
 
 import math
 from collections.abc import Callable, Collection
@@ -23,14 +23,14 @@ def never(name: str) -> bool:
 class FiniteMetrics:
     """Filter of metrics: a value that is NaN or infinite counts as missing, with one warning.
 
-    A metric with the name of one that is computed gets another name, with one warning as well.
+    A metric with the name of a computed one is renamed, also with one warning.
 
     Attributes:
-        is_required: returns if something depends on a metric, by its name: such a value is an error
-            then.
-        validate: False to leave such values of required metrics to those that read them.
-        first_env_index: the index of the first environment among all of the run, for messages.
-        computed: names of metrics that are computed of every environment.
+        is_required: returns whether a setting depends on a metric, by its name; a value that is
+            not finite is an error then.
+        validate: False to leave such values of required metrics to the code that reads them.
+        first_env_index: index of the first environment among all of the run, for messages.
+        computed: names of the metrics that are computed for every environment.
     """
 
     is_required: Callable[[str], bool] = never
@@ -39,15 +39,15 @@ class FiniteMetrics:
     computed: Collection[str] = COMPUTED
 
     def filter(self, obs: VecObs, steps: IntArray, padding: BoolArray) -> None:
-        """Rename metrics of a step, and leave values that are not finite out of them.
+        """Rename metrics of a step, and remove values that are not finite.
 
         Args:
             obs: the frames after the step.
             steps: (B,) int64, the steps of the running episodes before it.
-            padding: (B,) bool, environments whose step is of no episode, so that nothing reads it.
+            padding: (B,) bool, environments between two episodes; their values are not read.
 
         Raises:
-            InvalidObservation: a required metric has one; names the environment and the step.
+            InvalidObservation: a required metric has such a value; names the environment and step.
         """
         renamed = {
             name: free_name(name) for name in obs.metrics if is_computed(name, self.computed)
@@ -64,9 +64,9 @@ class FiniteMetrics:
         for name in [name for name, m in obs.metrics.items() if not math.isfinite(m.sum)]:
             if not self.validate and self.is_required(name):
                 continue
-            rows, of_all = obs.env_metrics.get(name), obs.metrics[name]
+            rows, metric = obs.env_metrics.get(name), obs.metrics[name]
             if rows is None:  # only the sum over all environments is known
-                self._reject(name, of_all.sum)
+                self._reject(name, metric.sum)
                 obs.metrics = {n: m for n, m in obs.metrics.items() if n != name}
                 continue
             is_finite = np.isfinite(rows.values)
@@ -81,12 +81,12 @@ class FiniteMetrics:
     def _reject(
         self, name: str, value: float, env: int | None = None, step: int | None = None
     ) -> None:
-        """Raise for a value of a required metric, or warn of a missing one."""
+        """Raise for a value of a required metric, or warn about a missing one."""
         what = f"metrics[{name!r}]"
         if self.is_required(name):
-            error = unexpected(None, what, "finite numbers, as settings read them", value)
+            error = unexpected(None, what, "finite numbers, as a setting uses it", value)
             error.step = step
             if env is not None:
                 error.env_index = self.first_env_index + env
             raise error
-        warn_once(f"{what}: expected finite numbers, got others, which count as missing")
+        warn_once(f"{what}: expected finite numbers, got NaN or infinity, which counts as missing")

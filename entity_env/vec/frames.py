@@ -1,4 +1,4 @@
-"""Positions in their frames of the entities that actions name."""
+"""Positions of the entities that actions name, in their frames."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ from entity_env.observation import Observation, ObsSpace
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 
 
-class _Layout:
-    """Positions of the entities of each type, for given numbers of entities.
+class _RowLayout:
+    """Positions of the entities of each type, computed from the numbers of entities.
 
     Args:
         lengths: the bytes of (types, B) int64: entities per type.
@@ -32,7 +32,7 @@ class _Layout:
         self.positions: dict[tuple[int, ...], Ragged] = {}
 
     def positions_of(self, types: tuple[int, ...]) -> Ragged:
-        """Return the positions of all entities of the types, in the order named."""
+        """Return the positions of all entities of the types, in the order of `types`."""
         if types not in self.positions:
             ks = list(types)
             starts, counts = self.type_starts[ks].T, self.counts[ks].T  # (B, named types)
@@ -41,35 +41,35 @@ class _Layout:
         return self.positions[types]
 
 
-_layout = lru_cache(maxsize=8)(_Layout)
-"""Cached, as many environments show as many entities in each step."""
+_layout = lru_cache(maxsize=8)(_RowLayout)
+"""Cached, as in many environments the numbers of entities stay the same from step to step."""
 
 
 @dataclass(frozen=True)
 class Frames:
-    """The entities of B frames, found by type, by id, or all of them."""
+    """The entities of B frames, with lookup by type and by id."""
 
     obs: Sequence[Observation]
     types: list[EntityName]
     features: Mapping[EntityName, Ragged]
     visible: Mapping[EntityName, Ragged]
-    strict: bool = False  # refuse ids, and names in masks, in no order
+    strict: bool = False  # reject unordered collections of ids and of entities in masks
     _positions: dict[int, dict[EntityID, int]] = field(default_factory=dict, init=False)
 
     @cached_property
-    def _layout(self) -> _Layout:
+    def _layout(self) -> _RowLayout:
         lengths = b"".join([self.features[name].lengths.data for name in self.types])
         return _layout(lengths, len(self.types), len(self.obs))
 
     @property
     def totals(self) -> IntArray:
-        """(B,): entities per frame."""
+        """(B,) int64, entities per frame."""
         totals: IntArray = self._layout.type_starts[-1]
         return totals
 
     @cached_property
     def visible_rows(self) -> BoolArray:
-        """(entities,): visibility in the order of the frames."""
+        """(entities,) bool, visibility in the order of the frames."""
         layout, flags = self._layout, np.ones(int(self.totals.sum()), dtype=np.bool_)
         frame_starts = exclusive_cumsum(self.totals)
         for k, name in enumerate(self.types):
@@ -79,7 +79,7 @@ class Frames:
         return flags
 
     def check_ids(self) -> None:
-        """Raise unless each frame's ids are one per entity, hashable and unique across its types.
+        """Raise unless each entity has one id, hashable and unique in its frame.
 
         An action names entities to the environment by these ids, also where the mask named types.
         One set per frame: about 35 ns per id, and nothing for types without ids.
@@ -89,24 +89,24 @@ class Frames:
         """
         if not any(o.ids for o in self.obs):
             return
-        given_names([o.ids for o in self.obs], self.types, "ids: expected types among")
+        checked_names([o.ids for o in self.obs], self.types, "ids: expected types among")
         try:
-            if self._has_right_ids():
+            if self._has_valid_ids():
                 return
         except TypeError:
-            pass  # without a length, or not hashable
+            pass  # ids without a length, or not hashable
         for i in range(len(self.obs)):
-            self._check_ids_of(i)
+            self._check_frame_ids(i)
 
-    def _has_right_ids(self) -> bool:
-        """Return whether the ids of all frames are right, without Python code per entity."""
+    def _has_valid_ids(self) -> bool:
+        """Return whether the ids of all frames are valid, without Python code per entity."""
         columns, with_ids = [], np.zeros(len(self.obs), dtype=np.int64)
         for k, name in enumerate(self.types):
-            given = [o.ids.get(name) for o in self.obs]
-            if all_none(given):
+            frame_ids = [o.ids.get(name) for o in self.obs]
+            if all_none(frame_ids):
                 continue
-            column = [() if ids is None else ids for ids in given]
-            counts = np.where([ids is not None for ids in given], self._layout.counts[k], 0)
+            column = [() if ids is None else ids for ids in frame_ids]
+            counts = np.where([ids is not None for ids in frame_ids], self._layout.counts[k], 0)
             if list(map(len, column)) != counts.tolist():
                 return False
             columns.append(column)
@@ -120,13 +120,13 @@ class Frames:
         are_named = np.array_equal(with_ids, self.totals)
         return are_named or tuple not in set(map(type, chain.from_iterable(unique)))
 
-    def _check_ids_of(self, i: int) -> None:
-        """Raise if the ids of one frame are wrong; slower than `_has_right_ids`."""
+    def _check_frame_ids(self, i: int) -> None:
+        """Raise if the ids of one frame are invalid; slower than `_has_valid_ids`."""
         obs = self.obs[i]
         # Entities of types without ids are called (type, row).
         without_ids = [name for name in self.types if obs.ids.get(name) is None]
         rows = set(chain.from_iterable(map(obs.ids_of_type, without_ids)))
-        seen: dict[EntityID, EntityName] = {}
+        owners: dict[EntityID, EntityName] = {}
         for name, ids in obs.ids.items():
             if ids is None:
                 continue
@@ -139,56 +139,56 @@ class Frames:
             if len(ids) != n or sum(1 for _ in ids) != n:
                 raise unexpected(i, what, f"{n} ids", len(ids))
             # Ids are hashable, and unique in the frame.
-            for one in ids:
+            for entity_id in ids:
                 try:
-                    is_row = one in rows
+                    is_row = entity_id in rows
                 except TypeError:
-                    raise unexpected(i, what, "hashable ids", short_repr(one, LONG)) from None
+                    raise unexpected(i, what, "hashable ids", short_repr(entity_id, LONG)) from None
                 if is_row:
-                    other = f"{one!r}, which an entity without an id has"
+                    other = f"{entity_id!r}, which an entity without an id has"
                     raise invalid_in(i, f"{what}: expected other ids than {other}")
-                if one in seen:
-                    got = f"{one!r} for two entities of {name!r} and {seen[one]!r}"
+                if entity_id in owners:
+                    got = f"{entity_id!r} for two entities of {name!r} and {owners[entity_id]!r}"
                     raise unexpected(i, what, "unique ids", got)
-                seen[one] = name
+                owners[entity_id] = name
 
     def locate(self, ids: Sequence[Any], types: Sequence[Any], what: str) -> Ragged:
         """Return the positions of the named entities.
 
         Args:
-            ids: per frame the ids that are named, or None.
-            types: per frame the types of which every entity is named, or None; where there are
-                neither ids nor types, every entity of the frame is named.
+            ids: per frame the ids of the named entities, or None.
+            types: per frame the types with all of their entities named, or None; where ids and
+                types are both None, every entity of the frame is named.
             what: the field, for messages.
 
         Returns:
-            int64 (named,) per frame, in the order named.
+            int64 (named,) per frame, in the order in which they are named.
         """
         if self.strict and not _are_in_order(chain(ids, types)):
             for i, fields in enumerate(zip(ids, types, strict=True)):
                 _check_order(i, what, *fields)
         if all_none(ids) and is_same_everywhere(types):
-            known = self._layout.positions_of(self._type_indices(types[0], what, 0))
-            return Ragged(known.values.copy(), known.lengths.copy())
+            shared = self._layout.positions_of(self._type_indices(types[0], what, 0))
+            return Ragged(shared.values.copy(), shared.lengths.copy())
         if type(None) not in set(map(type, ids)):
-            in_all: list[int] = []
+            flat: list[int] = []
             for i, named in enumerate(ids):
-                in_all += self._positions_of_ids(i, named, what)
+                flat += self._positions_of_ids(i, named, what)
             lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-            return Ragged(np.array(in_all, dtype=np.int64), lengths)
+            return Ragged(np.array(flat, dtype=np.int64), lengths)
         positions = []
-        for i, (named, of_types) in enumerate(zip(ids, types, strict=True)):
+        for i, (named, frame_types) in enumerate(zip(ids, types, strict=True)):
             if named is not None:
-                in_frame = np.array(self._positions_of_ids(i, named, what), dtype=np.int64)
+                frame_positions = np.array(self._positions_of_ids(i, named, what), dtype=np.int64)
             else:
-                ks, layout = list(self._type_indices(of_types, what, i)), self._layout
-                in_frame = row_indices(layout.type_starts[ks, i], layout.counts[ks, i])
-            positions.append(in_frame)
+                ks, layout = list(self._type_indices(frame_types, what, i)), self._layout
+                frame_positions = row_indices(layout.type_starts[ks, i], layout.counts[ks, i])
+            positions.append(frame_positions)
         lengths = np.fromiter(map(len, positions), dtype=np.int64, count=len(positions))
         return Ragged(np.concatenate(positions), lengths)
 
     def actors_of(self, masks: Sequence[Any], what: str) -> Ragged:
-        """Return the positions of the actors that masks name, none of which may be invisible.
+        """Return the positions of the actors named by masks; raise if one is invisible.
 
         Args:
             masks: of each frame, with `actor_ids` and `actor_types`.
@@ -200,14 +200,14 @@ class Frames:
         return actors
 
     def global_actors(self, masks: Sequence[Any]) -> Ragged:
-        """Return the position of the global actor in each frame that gives a mask: behind all."""
+        """Return the position of the global actor, after all entities, in frames with a mask."""
         offered = np.array([mask is not None for mask in masks], dtype=np.bool_)
         return Ragged(self.totals[offered], offered.astype(np.int64))
 
     def _type_indices(
         self, types: Sequence[EntityName] | None, what: str, i: int
     ) -> tuple[int, ...]:
-        """Return the indices of the types that frame i names, of all types for None."""
+        """Return the indices of the types that frame i names; of all types for None."""
         if types is None:
             return tuple(range(len(self.types)))
         if not has_len(types):
@@ -221,19 +221,19 @@ class Frames:
 
     def _positions_of_ids(self, i: int, ids: Any, what: str) -> list[int]:
         try:
-            known = self._positions_by_id(i) if len(ids) else {}
-            positions = list(map(known.__getitem__, ids))
+            by_id = self._positions_by_id(i) if len(ids) else {}
+            positions = list(map(by_id.__getitem__, ids))
         except (KeyError, TypeError):
-            known = self._positions_by_id(i)
+            by_id = self._positions_by_id(i)
             raise unexpected(
-                i, what, f"ids among {short_repr([*known], LONG)}", repr(ids)
+                i, what, f"ids among {short_repr([*by_id], LONG)}", repr(ids)
             ) from None
         if len(set(positions)) < len(positions):
             raise unexpected(i, what, "each entity once", repr(ids))
         return positions
 
     def _positions_by_id(self, i: int) -> dict[EntityID, int]:
-        """Return the position of each entity by its id or `(type, row)`, of right ids."""
+        """Return the position of each entity by its id or `(type, row)`; the ids must be valid."""
         if i not in self._positions:
             ids = chain.from_iterable(map(self.obs[i].ids_of_type, self.types))
             self._positions[i] = {entity_id: position for position, entity_id in enumerate(ids)}
@@ -249,7 +249,7 @@ class Frames:
         return visible
 
     def check_visible(self, positions: Ragged, what: str) -> None:
-        """Raise where a position is that of an entity hidden from the policy."""
+        """Raise if the entity at one of the positions is hidden from the policy."""
         if not self.visible:
             return
         hidden = np.flatnonzero(~self.are_visible(positions))
@@ -258,12 +258,12 @@ class Frames:
             i, row = int(frame[hidden[0]]), int(positions.values[hidden[0]])
             present = [name for name in self.types if self.features[name].lengths[i]]
             entity = f"entity {row} of the frame (types {present})"
-            rule = "what is hidden can neither act nor be selected"
+            rule = "hidden entities can neither act nor be selected"
             raise invalid_in(i, f"{what}: {entity} is invisible; {rule}")
 
 
 def _check_order(i: int, what: str, *fields: Any) -> None:
-    """Raise if values of frame i are in no order, as those of a set."""
+    """Raise if a field of frame i is an unordered collection, such as a set."""
     for values in fields:
         if not _are_in_order([values]):
             raise unexpected(i, what, "a list or another sequence", short_repr(values, LONG))
@@ -282,7 +282,7 @@ def _are_in_order(values: Iterable[Any]) -> bool:
 
 
 def is_same_everywhere(types: Sequence[Any]) -> bool:
-    """Return whether all frames name the same types: in a list, in a tuple or by None."""
+    """Return whether all frames name the same types: in a list, in a tuple or as None."""
     is_one_kind = set(map(type, types)) <= {type(types[0])} <= {list, tuple, type(None)}
     return is_one_kind and types.count(types[0]) == len(types)
 
@@ -290,13 +290,13 @@ def is_same_everywhere(types: Sequence[Any]) -> bool:
 def ids_of_actors(
     obs: Sequence[Observation], obs_space: ObsSpace, masks: Sequence[Any], actors: Ragged
 ) -> list[Sequence[EntityID]]:
-    """Return copies of the ids of the actors of each frame that have something legal.
+    """Return copies of the ids of the actors of each frame that have a legal choice.
 
     Args:
         obs: B observations.
         obs_space: their space.
         masks: of an action, with `actor_ids` and `actor_types`.
-        actors: int64 (actors,) per frame, the positions of those that are left.
+        actors: int64 (actors,) per frame, positions of the actors to return.
     """
     named = named_ids(obs, obs_space, [m.actor_ids for m in masks], [m.actor_types for m in masks])
     return _remaining_ids(named, obs, obs_space, actors)
@@ -305,55 +305,55 @@ def ids_of_actors(
 def ids_of_actees(
     obs: Sequence[Observation], obs_space: ObsSpace, masks: Sequence[Any], actees: Ragged
 ) -> list[Sequence[EntityID]]:
-    """Return the ids of the actees of each frame, without those that the policy does not see.
+    """Return the ids of the actees of each frame that are visible to the policy.
 
     Args:
         obs: B observations.
         obs_space: their space.
         masks: of an action, with `actee_ids` and `actee_types`.
-        actees: int64 (actees,) per frame, the positions of those that are left.
+        actees: int64 (actees,) per frame, positions of the actees to return.
     """
     named = named_ids(obs, obs_space, [m.actee_ids for m in masks], [m.actee_types for m in masks])
     return _remaining_ids(named, obs, obs_space, actees)
 
 
 def _remaining_ids(
-    named: list[Sequence[EntityID]], obs: Sequence[Observation], obs_space: ObsSpace, left: Ragged
+    named: list[Sequence[EntityID]], obs: Sequence[Observation], obs_space: ObsSpace, subset: Ragged
 ) -> list[Sequence[EntityID]]:
-    """Return the ids of the entities of each frame that are left of those named.
+    """Return the ids of a subset of the named entities of each frame.
 
     Args:
-        named: their ids, of all that are named.
+        named: ids of all entities that are named.
         obs: B observations.
         obs_space: their space.
-        left: int64 per frame, the positions of those that are left, in the same order.
+        subset: int64 per frame, positions of the entities to return, in the same order.
     """
-    counts = left.lengths.tolist()
+    counts = subset.lengths.tolist()
     if list(map(len, named)) != counts:
         for i, count in enumerate(counts):
             if len(named[i]) != count:
                 all_ids = obs[i].index_to_id(obs_space) if count else []
-                named[i] = [all_ids[k] for k in left[i].values]
-    # Copies, as environments may change the lists that they gave while they act.
+                named[i] = [all_ids[k] for k in subset[i].values]
+    # Copies, as environments may change their lists while they act.
     if {*map(type, named)} <= {list}:
         return [*map(list.copy, named)]  # type: ignore[arg-type]
-    return [ids if type(ids) is tuple else _copied(ids) for ids in named]
+    return [ids if type(ids) is tuple else _copy_ids(ids) for ids in named]
 
 
-def _copied(ids: Sequence[EntityID]) -> Sequence[EntityID]:
+def _copy_ids(ids: Sequence[EntityID]) -> Sequence[EntityID]:
     return ids.copy() if isinstance(ids, np.ndarray) else [*ids]
 
 
 def named_ids(
     obs: Sequence[Observation], obs_space: ObsSpace, ids: Sequence[Any], types: Sequence[Any]
 ) -> list[Sequence[EntityID]]:
-    """Return the ids of the entities of each frame that a mask names by id, by type or not at all.
+    """Return the ids of the entities that a mask names in each frame: by id, by type or all.
 
     Args:
         obs: B observations.
         obs_space: their space.
-        ids: per frame the ids that are named, or None.
-        types: per frame the types that are named, or None.
+        ids: per frame the named ids, or None.
+        types: per frame the named types, or None.
     """
     if not obs:
         return []
@@ -362,37 +362,42 @@ def named_ids(
             _check_order(i, "ids", ids[i], types[i], *o.ids.values())
     if all_none(ids) and is_same_everywhere(types):
         named = list(obs_space.entities) if types[0] is None else types[0]
-        if len(named) == 1:  # so it is in most worlds
+        if len(named) == 1:  # the most common case
             name = named[0]
-            given = [o.ids.get(name) for o in obs]
-            pairs = zip(obs, given, strict=True)
-            of_type = [o.ids_of_type(name) if ids is None else ids for o, ids in pairs]
-            return of_type if types[0] is not None else [list(i) for i in of_type]
-    of_frames: list[Sequence[EntityID]] = []
+            frame_ids = [o.ids.get(name) for o in obs]
+            pairs = zip(obs, frame_ids, strict=True)
+            type_ids = [o.ids_of_type(name) if ids is None else ids for o, ids in pairs]
+            return type_ids if types[0] is not None else [list(i) for i in type_ids]
+    ids_by_frame: list[Sequence[EntityID]] = []
     for o, ids_named, types_named in zip(obs, ids, types, strict=True):
         if ids_named is None:
-            wanted = obs_space.entities if types_named is None else types_named
-            ids_named = list(chain.from_iterable(map(o.ids_of_type, wanted)))
-        of_frames.append(ids_named)
-    return of_frames
+            type_names = obs_space.entities if types_named is None else types_named
+            ids_named = list(chain.from_iterable(map(o.ids_of_type, type_names)))
+        ids_by_frame.append(ids_named)
+    return ids_by_frame
 
 
-def given_names(given: Sequence[Collection[str]], known: Collection[str], start: str) -> set[str]:
-    """Return the names that any frame gives.
+def checked_names(names: Sequence[Collection[str]], valid: Collection[str], start: str) -> set[str]:
+    """Return the union of the names in all frames.
+
+    Args:
+        names: the names in each frame.
+        valid: names of the space.
+        start: beginning of the message.
 
     Raises:
-        InvalidObservation: one is not among those known; `start` begins the message.
+        InvalidObservation: a name is not valid.
     """
-    names: set[str] = set().union(*given)
-    if names <= set(known):
-        return names
-    i = next(i for i, frame in enumerate(given) if not set(frame) <= set(known))
-    unknown = [name for name in given[i] if name not in known]
-    raise invalid_in(i, f"{start} {list(known)}, got {unknown}")
+    union: set[str] = set().union(*names)
+    if union <= set(valid):
+        return union
+    i = next(i for i, frame in enumerate(names) if not set(frame) <= set(valid))
+    unknown = [name for name in names[i] if name not in valid]
+    raise invalid_in(i, f"{start} {list(valid)}, got {unknown}")
 
 
 def has_len(value: Any) -> bool:
-    """Return whether a value has a length; an array of one number has not, though its class has."""
+    """Return whether `len(value)` works; an array of zero dimensions has the method and raises."""
     try:
         len(value)
     except TypeError:

@@ -20,7 +20,7 @@ from entity_env.ragged import Ragged, as_choices
 from entity_env.spaces import ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.vec.episode_state import cat_states, split_state
 from entity_env.vec.identity import types_to_track
-from entity_env.vec.recovery import STEP_TRIES, Recovery, Step
+from entity_env.vec.recovery import STEP_TRIES, Recovery, RecoveryStep
 from entity_env.vec.validate import check_same_spaces
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
@@ -42,10 +42,10 @@ class ParallelEnvList(VecEnv):
     """`num_envs` environments, split as equally as possible over `num_processes` processes.
 
     A worker that is killed, exits, hangs or fails while it starts is named in the log and replaced.
-    Where the environments offer their state, the new worker continues the same episodes, and all
-    frames are those of a run without a loss: see `recovery.py`. Otherwise its running episodes
-    count as truncated where they were last seen, and everything else goes on. An environment that
-    raises in a reset or a step is an error of its own.
+    If the environments have `get_state` and `set_state`, the new worker continues the same
+    episodes, and all frames are the same as without the loss: see `recovery.py`. Otherwise its
+    running episodes count as truncated at their last frames, and the run goes on. An environment
+    that raises in a reset or a step is an error, and not replaced.
 
     Args:
         create_env: makes one `Environment` or `Match`; sent to the workers.
@@ -53,13 +53,14 @@ class ParallelEnvList(VecEnv):
         num_processes: the largest number of workers; there are never more than matches.
         start_method: accepted for compatibility; workers are always fresh interpreters.
         first_env_index: the index of the first among all environments of the run.
-        validate: raise for features and rewards that are not finite, and for ids in no order, with
+        validate: raise for features and rewards that are not finite, and for unordered ids, with
             the environment, step and field.
-        timeout_s: a worker that does not answer for so long hangs; None to wait for ever.
-        restarts: the limit on the number of lost workers that are replaced; of those of one host
-            elsewhere, the first counts.
-        recover: "exact" to continue the episodes of lost workers, "truncate" to cut them off.
-        new_worker: starts one worker, here or elsewhere.
+        timeout_s: seconds after which a worker that does not answer counts as lost; None for no
+            limit.
+        restarts: the limit on the number of lost workers that are replaced; of the workers of one
+            remote host only the first one counts.
+        recover: "exact" to continue the episodes of lost workers, "truncate" to truncate them.
+        new_worker: starts one worker, on this host or another one.
         like: one of the environments, for its sides and its class where these depend on arguments
             or `create_env` is a function; the caller closes it.
 
@@ -67,7 +68,7 @@ class ParallelEnvList(VecEnv):
         WorkerError: an environment raised, with the worker's traceback; or a worker was lost and
             may not be replaced.
         InvalidObservation: an environment returned something that its spaces do not allow.
-        InvalidSpace: a space is one that `check_env` rejects, or instances differ in theirs.
+        InvalidSpace: `check_env` rejects a space, or instances differ in their spaces.
     """
 
     def __init__(
@@ -85,10 +86,10 @@ class ParallelEnvList(VecEnv):
         new_worker: Callable[[WorkerSetup], Worker] = WorkerProcess,
         like: Environment | Match | None = None,
     ) -> None:
-        # Sides of a match and digests of the source, without making an environment here.
+        # Sides of a match and digests of the source, without making an environment in this process.
         cls: Any = create_env.func if isinstance(create_env, functools.partial) else create_env
         cls, sides = (type(like), like) if like is not None else (cls, cls)
-        made_here = code_of(cls) if isinstance(cls, type) else {}
+        local_code = code_of(cls) if isinstance(cls, type) else {}
         code, first = pickled(create_env, "env"), first_env_index
         # Environments and core of each worker.
         setups = []
@@ -98,7 +99,7 @@ class ParallelEnvList(VecEnv):
         if new_worker is WorkerProcess:
             cores = cores_of_workers(len(counts))
         for count, core in zip(counts, cores, strict=True):
-            setups.append(WorkerSetup(code, count, first, validate, timeout_s, core, made_here))
+            setups.append(WorkerSetup(code, count, first, validate, timeout_s, core, local_code))
             first += count
         # State between steps: episodes begun (for seeds), last frames, and the space they show.
         self._restarts = RestartQuota() if restarts is None else restarts
@@ -107,21 +108,21 @@ class ParallelEnvList(VecEnv):
         self._variation: list[Any] | None = None
         self._episodes = np.zeros(num_envs, dtype=np.int64)
         self._batch: VecObs | None = None
-        self._shown: ObsSpace | None = None
-        # Past of the workers, the step that they were asked for, and those among the lost ones
-        # whose replacement was counted already.
+        self._space: ObsSpace | None = None
+        # For lost workers: states and messages to replay, the arguments of the running step, and
+        # workers with a replacement that was counted already.
         self._recovery = Recovery(len(setups), recover)
-        self._step: Step | None = None
+        self._step: RecoveryStep | None = None
         self._counted: set[int] = set()
-        # The workers that each host has lost.
-        self._lost_on: dict[str, set[int]] = {}
-        # Start all workers before waiting for one; replace those that are lost meanwhile.
+        # Indices of the lost workers of each host.
+        self._lost_by_host: dict[str, set[int]] = {}
+        # Start all workers before waiting for any; replace workers that are lost meanwhile.
         self._new_worker = new_worker
         self._workers: list[Worker] = []
         try:
             self._workers += map(new_worker, setups)
             spaces = [
-                self._start_another(i, answer) if isinstance(answer, WorkerLostError) else answer
+                self._restart(i, answer) if isinstance(answer, WorkerLostError) else answer
                 for i, answer in enumerate([worker.started() for worker in self._workers])
             ]
             for answer in spaces[1:]:
@@ -133,8 +134,8 @@ class ParallelEnvList(VecEnv):
             warn_once(text)
         self._obs_space: ObsSpace = spaces[0][0]
         self._action_space: dict[ActionName, ActionSpace] = spaces[0][1]
-        # Workers do not see the source of what the main program has made itself.
-        self._code: dict[str, str] = {**spaces[0][2], **made_here}
+        # Workers do not see the source of classes that the main program defines.
+        self._code: dict[str, str] = {**spaces[0][2], **local_code}
         without_state = next((answer[4] for answer in spaces if answer[4]), None)
         if without_state is not None:
             self._recovery.give_up(f"{without_state} has no get_state and set_state")
@@ -151,69 +152,69 @@ class ParallelEnvList(VecEnv):
         return sum(worker.setup.num_envs for worker in self._workers)
 
     def seed(self, seed: int) -> None:
-        """Give each episode a seed made of `seed`, its environment and its number."""
-        self._tell_all("seed", seed)
+        """Seed each episode with a function of `seed`, its environment and its number."""
+        self._broadcast("seed", seed)
         self._seed = seed
         self._episodes[:] = 0
 
     def vary(self, variation: Variation) -> None:
-        """Draw the arguments of episodes that begin from now on, in the workers."""
+        """Draw the arguments of all following episodes, in the workers."""
         groups = variation.to_plain()
-        self._tell_all("vary_by", groups)
+        self._broadcast("vary_by", groups)
         self._variation = groups
 
     def track(self, types: Sequence[EntityName] | None = None) -> None:
-        """Give every entity a number by its id, in the workers."""
+        """Assign numbers to the entities by their ids, in the workers."""
         tracked = types_to_track(types, self._obs_space, self._batch is not None)
-        self._tell_all("track", tracked)
+        self._broadcast("track", tracked)
         self._tracked = tracked
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """Begin an episode everywhere."""
+        """Reset all environments."""
         pieces = self._ask_all(
             lambda i, lost: self._recover_and_ask(i, lost, "reset", obs_config), "reset", obs_config
         )
         self._episodes += 1
-        self._shown = copy.deepcopy(obs_config)
-        self._recovery.keep("reset", [self._shown])
-        return self._keep_shown(VecObs.cat(pieces))
+        self._space = copy.deepcopy(obs_config)
+        self._recovery.append("reset", [self._space])
+        return self._store_frames(VecObs.cat(pieces))
 
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
-        """Take a step everywhere."""
+        """Step all environments."""
         self.act_async(actions, obs_filter)
         return self.wait()
 
     def act_async(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> None:
-        """Let the workers begin a step."""
+        """Send the actions of a step to the workers."""
         if self._batch is None:
             raise EntityEnvError("act_async: call reset first")
         self.check_no_begun_step("act_async")
         if self._recovery.is_due:
-            self._recovery.take(lambda: self._ask_all(self._recover_and_snapshot, "snapshot"))
+            self._recovery.save(lambda: self._ask_all(self._recover_and_snapshot, "snapshot"))
         # Equal spaces may have their types in another order, and with that show other frames.
-        same = obs_filter == self._shown and [*obs_filter.entities] == [*self._shown.entities]
-        self._shown = self._shown if same else copy.deepcopy(obs_filter)
+        same = obs_filter == self._space and [*obs_filter.entities] == [*self._space.entities]
+        self._space = self._space if same else copy.deepcopy(obs_filter)
         chosen = {name: as_choices(rows) for name, rows in actions.items()}
-        self._step = Step.of(chosen, None if same else self._shown, self._recovery.is_exact)
+        self._step = RecoveryStep.of(chosen, None if same else self._space, self._recovery.is_exact)
         self._send_all("act_on", self._step.arguments(self._counts()))
         self._begun = actions, obs_filter
 
     def wait(self) -> VecObs:
-        """Return the frames of all workers after the step that they began."""
+        """Return the frames of all workers after the step that `act_async` began."""
         if self._begun is None:
             raise EntityEnvError("wait: call act_async first")
         self._begun = None
-        pieces: list[VecObs] = self._receive_all(self._step_of_lost)
+        pieces: list[VecObs] = self._receive_all(self._repeat_step)
         assert self._step is not None
-        self._recovery.keep("act_on", self._step)
-        batch = self._keep_shown(VecObs.cat(pieces))
+        self._recovery.append("act_on", self._step)
+        batch = self._store_frames(VecObs.cat(pieces))
         self._episodes += batch.done
         return batch
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the state of the environments, as `EnvList.get_state`.
 
-        Also None if a worker was lost meanwhile whose episodes the next step will cut off.
+        Also None if a worker was lost and the next step will truncate its episodes.
         """
         states = self._ask_all(
             lambda i, lost: self._ask(i, "get_state") if self._recover(i, lost) else None,
@@ -228,8 +229,8 @@ class ParallelEnvList(VecEnv):
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Continue from a state, whatever the number of processes that saved it."""
-        shown = copy.deepcopy(obs_config)
-        arguments = [[piece, shown] for piece in split_state(state, self._counts())]
+        space = copy.deepcopy(obs_config)
+        arguments = [[piece, space] for piece in split_state(state, self._counts())]
         self._send_all("set_state", arguments)
         pieces = self._receive_all(
             lambda i, lost: self._recover_and_ask(i, lost, "set_state", *arguments[i])
@@ -238,16 +239,16 @@ class ParallelEnvList(VecEnv):
         self._episodes = state["episodes"].copy()
         if any(piece is None for piece in pieces):
             return None
-        self._recovery.keep("set_state", arguments)
-        self._shown = shown
-        return self._keep_shown(VecObs.cat(pieces))
+        self._recovery.append("set_state", arguments)
+        self._space = space
+        return self._store_frames(VecObs.cat(pieces))
 
     def world_code(self) -> dict[str, str]:
         """Return digests of the source of the environments' classes."""
         return self._code
 
     def process_times(self) -> list[ProcessTimes]:
-        """Return the time and memory that each worker has used; without workers lost meanwhile."""
+        """Return the time and memory of each worker; empty for workers lost during the call."""
         waited_s = [worker.waited_s for worker in self._workers]
         answers: list[list[ProcessTimes]] = self._ask_all(lambda i, lost: [], "process_times")
         pairs = zip(answers, waited_s, strict=True)
@@ -261,7 +262,7 @@ class ParallelEnvList(VecEnv):
         """Stop all workers. Safe to call twice.
 
         Raises:
-            WorkerError: an environment could not be closed; all others are.
+            WorkerError: an environment could not be closed; all others are closed.
         """
         workers, self._workers = self._workers, []
         errors = [error for worker in workers if (error := worker.close()) is not None]
@@ -277,43 +278,43 @@ class ParallelEnvList(VecEnv):
             worker.send([name, args], is_last=worker is last)
 
     def _ask_all(
-        self, instead: Callable[[int, WorkerLostError], Any], name: str, *arguments: Any
+        self, on_loss: Callable[[int, WorkerLostError], Any], name: str, *arguments: Any
     ) -> list[Any]:
         """Return the answers of all workers to the same message, as `_receive_all`."""
         self._send_all(name, [[*arguments] for _ in self._workers])
-        return self._receive_all(instead)
+        return self._receive_all(on_loss)
 
-    def _receive_all(self, instead: Callable[[int, WorkerLostError], Any]) -> list[Any]:
+    def _receive_all(self, on_loss: Callable[[int, WorkerLostError], Any]) -> list[Any]:
         """Return the answers of all workers.
 
-        All of it is read before an error is raised, so that no answer is left for the next call.
+        All answers are read before an error is raised, so that none is left for the next call.
 
         Args:
-            instead: the answer in place of that of a worker that was lost, by its number.
+            on_loss: returns the answer in place of that of a lost worker, from its index and error.
         """
         answers = [worker.receive() for worker in self._workers]
         for answer in answers:
             if isinstance(answer, Exception) and not isinstance(answer, WorkerLostError):
                 raise answer
         return [
-            instead(i, answer) if isinstance(answer, WorkerLostError) else answer
+            on_loss(i, answer) if isinstance(answer, WorkerLostError) else answer
             for i, answer in enumerate(answers)
         ]
 
-    def _tell_all(self, name: str, argument: Any) -> None:
+    def _broadcast(self, name: str, argument: Any) -> None:
         """Send all workers a message between steps that has no answer."""
 
-        def again(i: int, lost: WorkerLostError) -> None:
+        def resend(i: int, lost: WorkerLostError) -> None:
             if self._recover(i, lost):
                 self._ask(i, name, argument)
-            elif self._batch is None:  # the next step reports any other one
+            elif self._batch is None:  # after the first reset, the next step handles the loss
                 self._replace_and_ask(i, lost, name, argument)
 
-        self._ask_all(again, name, argument)
-        self._recovery.keep(name, [argument])
+        self._ask_all(resend, name, argument)
+        self._recovery.append(name, [argument])
 
-    def _keep_shown(self, batch: VecObs) -> VecObs:
-        """Keep the last frames of all workers, and return them. Wrappers may change the result."""
+    def _store_frames(self, batch: VecObs) -> VecObs:
+        """Store a copy of the last frames, as wrappers may change the result; return them."""
         self._batch = replace(
             batch,
             features={**batch.features},
@@ -327,21 +328,21 @@ class ParallelEnvList(VecEnv):
         """Return the number of environments of each worker."""
         return [worker.setup.num_envs for worker in self._workers]
 
-    def _start_another(self, i: int, lost: WorkerLostError) -> Any:
-        """Start another worker in place of one that was lost, with its tracked types.
+    def _restart(self, i: int, lost: WorkerLostError) -> Any:
+        """Replace a lost worker by a new one that tracks the same entity types.
 
         Returns:
-            The answer of a worker that has started: its spaces, digests of its code, warnings.
+            The first answer of the new worker: its spaces, digests of its code, warnings.
 
         Raises:
-            WorkerError: no more may be started; the message says why the last one was lost.
+            WorkerError: the limit on restarts is reached; the message has the last loss.
         """
         setup = self._workers[i].setup
         self._workers[i].kill()
         started: Any = lost
         while isinstance(started, WorkerLostError):
-            if self._is_counted(i) and (forbidden := self._restarts.take()):
-                raise WorkerError(f"{started}\nIt is not replaced: {forbidden}")
+            if self._is_counted(i) and (limit := self._restarts.take()):
+                raise WorkerError(f"{started}\nIt is not replaced: {limit}")
             logger.warning("%s was lost, starting another one: %s", setup, started)
             self._workers[i] = self._new_worker(setup)
             started = self._workers[i].started()
@@ -352,34 +353,34 @@ class ParallelEnvList(VecEnv):
     def _is_counted(self, i: int) -> bool:
         """Return True if the loss of a worker uses up a restart.
 
-        A host that is lost takes all of its workers along, of which the first one counts.
+        When a host is lost with all of its workers, only the first one counts.
         """
         host = self._workers[i].host
-        others = self._lost_on.setdefault(host, set())
-        is_along = bool(host and others) and i not in others
-        others.add(i)
+        lost_workers = self._lost_by_host.setdefault(host, set())
+        is_lost_with_host = bool(host and lost_workers) and i not in lost_workers
+        lost_workers.add(i)
         if i in self._counted:
             self._counted.remove(i)
             return False
-        return not is_along
+        return not is_lost_with_host
 
     def _recover(self, i: int, lost: WorkerLostError) -> bool:
         """Replace a lost worker by one in the same state.
 
         Returns:
-            False if that cannot be: there is no worker then, and its replacement is not counted
+            False if that is impossible: there is no worker then, and its replacement is not counted
             again. The reason is logged.
         """
-        while self._recovery.can(i):
+        while self._recovery.can_recover(i):
             try:
-                self._start_another(i, lost)
+                self._restart(i, lost)
                 ask, first = functools.partial(self._ask, i), self._workers[0].setup.first
                 difference = self._recovery.catch_up(ask, i, self._counts(), self._batch, first)
             except WorkerLostError as error:
                 lost = error
                 continue
             if difference is None:
-                logger.warning("%s continues where it was", self._workers[i].setup)
+                logger.warning("%s is replaced and continues its episodes", self._workers[i].setup)
                 return True
             self._recovery.give_up(f"the replay differs in {difference}")
             self._recovery.log_reason()
@@ -387,12 +388,12 @@ class ParallelEnvList(VecEnv):
         return False
 
     def _drop(self, i: int) -> None:
-        """End a replacement whose episodes are cut off; the next one is not counted."""
+        """End a replacement and truncate its episodes; the next replacement is not counted."""
         self._workers[i].kill()
         self._counted.add(i)
 
-    def _step_of_lost(self, i: int, lost: WorkerLostError) -> VecObs:
-        """Return the step in which a worker was lost, of another worker."""
+    def _repeat_step(self, i: int, lost: WorkerLostError) -> VecObs:
+        """Repeat a step, in which a worker was lost, with its replacement; return the frames."""
         assert self._step is not None
         for _ in range(STEP_TRIES):
             if not self._recover(i, lost):
@@ -408,46 +409,46 @@ class ParallelEnvList(VecEnv):
         return self._truncate_and_restart(i, lost)
 
     def _replace(self, i: int, lost: WorkerLostError) -> Any:
-        """Start another worker in place of one that was lost; its next episodes begin anew.
+        """Replace a lost worker by one that begins new episodes in the next reset.
 
         Returns:
-            The answer of `_start_another`.
+            The answer of `_restart`.
         """
-        started = self._start_another(i, lost)
+        started = self._restart(i, lost)
         if self._variation is not None:
             self._ask(i, "vary_by", self._variation)
         if self._seed is not None:
-            self._ask(i, "seed", self._seed, self._episodes[self._frames_of(i)].tolist())
+            self._ask(i, "seed", self._seed, self._episodes[self._frame_indices(i)].tolist())
         self._recovery.forget(i)
         return started
 
-    def _frames_of(self, i: int) -> IntArray:
-        """Return the indices of the frames of a worker, among those of all."""
+    def _frame_indices(self, i: int) -> IntArray:
+        """Return the indices of the frames of a worker among all frames."""
         first = sum(self._counts()[:i])
         return np.arange(first, first + self._workers[i].setup.num_envs)
 
     def _truncate_and_restart(self, i: int, lost: WorkerLostError) -> VecObs:
-        """Return a step in which the episodes of a lost worker are cut off and others begin."""
+        """Return a step in which the episodes of a lost worker are truncated and new ones begin."""
         assert self._batch is not None
-        assert self._shown is not None
+        assert self._space is not None
         self._recovery.log_reason()
-        frames = self._frames_of(i)
-        begun: VecObs = self._replace_and_ask(i, lost, "reset", self._shown)
+        frames = self._frame_indices(i)
+        first_frames: VecObs = self._replace_and_ask(i, lost, "reset", self._space)
         # The last frames of the lost worker are the final observations of its episodes.
-        cut_off = np.ones(len(frames), dtype=np.bool_)
+        truncated = np.ones(len(frames), dtype=np.bool_)
         last = self._batch.take(frames)
-        final = replace(last, action_masks={}, done=cut_off, truncated=cut_off)
-        flags = cut_off.copy(), cut_off.copy()
-        return replace(begun, done=cut_off, truncated=flags[0], final=final, lost=flags[1])
+        final = replace(last, action_masks={}, done=truncated, truncated=truncated)
+        flags = truncated.copy(), truncated.copy()
+        return replace(first_frames, done=truncated, truncated=flags[0], final=final, lost=flags[1])
 
     def _recover_and_ask(self, i: int, lost: WorkerLostError, name: str, *arguments: Any) -> Any:
-        """Recover a lost worker, or replace it, and return the answer of the new one."""
+        """Recover or replace a lost worker, and return the answer of the new one."""
         if self._recover(i, lost):
             return self._ask(i, name, *arguments)
         return self._replace_and_ask(i, lost, name, *arguments)
 
     def _recover_and_snapshot(self, i: int, lost: WorkerLostError) -> Any:
-        """Recover a lost worker and return its state, or None if it cannot be."""
+        """Recover a lost worker and return its state, or None if it cannot be recovered."""
         return self._ask(i, "snapshot") if self._recover(i, lost) else None
 
     def _replace_and_ask(self, i: int, lost: WorkerLostError, name: str, *arguments: Any) -> Any:
@@ -464,25 +465,25 @@ class ParallelEnvList(VecEnv):
 
 
 def cores_of_workers(num_workers: int) -> list[int | None]:
-    """Return the core of each worker if they are as many as the cores; None for any core.
+    """Return a core for each worker, or None for each if there are more cores than workers.
 
     Without this, the system runs two workers on one core in some steps, and moves others away from
-    the core whose cache has their data.
+    the core with their data in its cache.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    # With fewer workers, other programs may have the same few cores in mind.
+    # With fewer workers, other programs may choose the same few cores.
     if not 0 < len(cores) <= num_workers:
         return [None] * num_workers
     return [cores[i % len(cores)] for i in range(num_workers)]
 
 
 def split_evenly(num_envs: int, num_processes: int, sides: int = 1) -> list[int]:
-    """Return the sizes of the pieces into which environments are split, none of them empty.
+    """Return the numbers of environments of each worker, none of them 0.
 
-    A piece holds whole matches of `sides` environments; sizes differ by at most one match.
+    Each is a multiple of `sides`, the environments of a match; they differ by at most one match.
     """
     matches = max(1, -(-num_envs // sides))
     pieces = max(1, min(num_processes, matches))
     sizes = [sides * (matches // pieces + (i < matches % pieces)) for i in range(pieces)]
-    sizes[-1] -= sum(sizes) - num_envs  # what is no whole match is for EnvList to report
+    sizes[-1] -= sum(sizes) - num_envs  # EnvList rejects incomplete matches
     return sizes

@@ -25,53 +25,53 @@ from entity_env.vec.worker import (
     first_message,
 )
 
-_CLOSE_S = 5  # for a worker to close its environments
-_ASK_S = 1.0  # between two looks at the head of the cluster
+_CLOSE_S = 5  # timeout for a worker to close its environments
+_ASK_S = 1.0  # interval of checks of the head of the cluster
 FAST_S = 0.005
-"""Seconds of a step below which workers on this machine are faster."""
+"""Seconds per step below which workers on this machine are faster."""
 MEASURED_STEPS = 100
-"""Number of steps of a worker after which their time is judged."""
+"""Number of steps of a worker after which their mean time is checked."""
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that frames depend on, of this process."""
+    """Return the versions of Python, NumPy and this package, on which frames depend."""
     try:
-        own = version("enn-trainer")
+        package = version("enn-trainer")
     except PackageNotFoundError:  # a copy of the source
-        own = "unknown"
-    return {"python": platform.python_version(), "numpy": np.__version__, "enn-trainer": own}
+        package = "unknown"
+    return {"python": platform.python_version(), "numpy": np.__version__, "enn-trainer": package}
 
 
 def program_path() -> list[str]:
-    """Return the folders of this program's modules, without those of Python and its packages."""
+    """Return the module folders of this program, without Python's own and installed packages."""
     python, packages = sysconfig.get_path("stdlib"), ("site-packages", "dist-packages")
     folders = [entry or str(Path.cwd()) for entry in sys.path]
     return [f for f in folders if not f.startswith(python) and Path(f).name not in packages]
 
 
 def joined_path(program: list[str]) -> list[str]:
-    """Return the folders of modules of an actor.
+    """Return the module search path of an actor.
 
-    Files that were brought along come first, then the program's folders where the host has them,
-    then its own Python and packages.
+    Files of the working folder come first, then the program's folders that exist on the host,
+    then the host's Python and packages.
 
     Args:
-        program: folders of the program that asks.
+        program: module folders of the main program.
     """
     import ray
 
-    is_brought = "working_dir" in ray.get_runtime_context().runtime_env
-    brought = [str(Path.cwd())] if is_brought else []
-    return [*dict.fromkeys([*brought, *filter(os.path.exists, program), *sys.path])]
+    has_files = "working_dir" in ray.get_runtime_context().runtime_env
+    files = [str(Path.cwd())] if has_files else []
+    return [*dict.fromkeys([*files, *filter(os.path.exists, program), *sys.path])]
 
 
 class RayServer:
     """Actor with the environments of a worker. Messages and answers are packed."""
 
     def start(self, message: bytes) -> bytes:
-        """Make the environments; answer with host, versions, and as `WorkerServer.start`.
+        """Make the environments; return host, versions, and the result of `WorkerServer.start`.
 
-        The host has its name, and the number by which the cluster knows it.
+        The host is its name and the id of its node in the cluster.
         """
         import ray
 
@@ -93,7 +93,7 @@ class RayWorker:
 
     Args:
         ray: the module, joined to a cluster.
-        resources: what one worker takes of its host, by name, such as {"CPU": 1}.
+        resources: resources of each worker by name, such as {"CPU": 1}.
         setup: the arguments of the worker.
     """
 
@@ -101,42 +101,42 @@ class RayWorker:
         self.setup, self.waited_s, self.host = setup, 0.0, ""
         self._ray, self._is_lost = ray, False
         self._steps, self._step_s = 0, 0.0
-        named = {name: n for name, n in resources.items() if name not in ("CPU", "GPU")}
+        custom = {name: n for name, n in resources.items() if name not in ("CPU", "GPU")}
         options = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0)}
-        self._actor = ray.remote(**options, resources=named, max_restarts=0)(RayServer).remote()
+        self._actor = ray.remote(**options, resources=custom, max_restarts=0)(RayServer).remote()
         self._sent_at = time.monotonic()
-        _, _, *others = first_message(setup)
-        self._answer = self._actor.start.remote(packed([setup, program_path(), *others]))
+        _, _, *program = first_message(setup)
+        self._answer = self._actor.start.remote(packed([setup, program_path(), *program]))
 
     def send(self, message: Any, is_last: bool = True) -> None:
-        """Send a message. If the worker is gone, `receive` returns the error."""
+        """Send a message. If the worker is lost, `receive` returns the error."""
         self._sent_at = time.monotonic()
         if not self._is_lost:
             self._answer = self._actor.answer.remote(packed(message))
 
     def started(self) -> Any:
-        """Return as `WorkerProcess.started`.
+        """Return the first answer, as `WorkerProcess.started`.
 
         Raises:
-            InvalidSpace: the environments have wrong spaces.
-            WorkerError: the host has other packages, or other code of the environments.
+            InvalidSpace: the spaces are invalid.
+            WorkerError: the host has other versions, or other code of the environments.
         """
         answer = self._receive()
         if isinstance(answer, WorkerLostError):
             return answer
-        (host, self.host), found, started = answer
-        check_same_code(host, found, versions())
+        (host, self.host), host_versions, started = answer
+        check_same_code(host, host_versions, versions())
         if not isinstance(started, Exception):
             check_same_code(host, started[2], self.setup.code)
-        elif (why := str(started).strip().splitlines()[-1]).startswith("ModuleNotFoundError"):
+        elif (reason := str(started).strip().splitlines()[-1]).startswith("ModuleNotFoundError"):
             raise WorkerError(
-                f"rollout.ray: expected the modules of the world on the host {host}, got {why}; "
-                "name its files in rollout.ray_files, or install it there"
+                f"rollout.ray: expected the environment's modules on the host {host}, got "
+                f"{reason}; name its files in rollout.ray_files, or install it there"
             )
         return as_started(started)
 
     def receive(self) -> Any:
-        """Return the result of the last message; or the error for the caller to raise."""
+        """Return the result of the last message, or the error for the caller to raise."""
         received = self._receive()
         if isinstance(received, WorkerLostError):
             return received
@@ -151,44 +151,44 @@ class RayWorker:
         return answer
 
     def _receive(self) -> Any:
-        """Return what the actor returned for the last message; or the loss of it."""
+        """Return the actor's packed answer to the last message, or the error of its loss."""
         if self._is_lost:
             return WorkerLostError(f"{self.setup} was lost")
         start_s = time.monotonic()
         try:
             return unpacked(self._wait())
         except self._ray.exceptions.GetTimeoutError:
-            why = f"did not answer for {self.setup.timeout_s} seconds"
+            reason = f"did not answer for {self.setup.timeout_s} seconds"
         except self._ray.exceptions.RuntimeEnvSetupError as error:
-            expected = "expected files and an environment that the hosts can make"
+            expected = "expected files and a Python environment that the hosts can create"
             raise WorkerError(
                 f"rollout.ray_env: {expected}, got {' '.join(str(error).split())[:500]}"
             ) from None
         except self._ray.exceptions.RayError as error:
-            why = f"was lost: {' '.join(str(error).split())[:300]}"
+            reason = f"was lost: {' '.join(str(error).split())[:300]}"
         finally:
             self.waited_s += time.monotonic() - start_s
-        check_head(is_sure=True)  # else nobody would end the wait for a replacement
+        check_head(is_sure=True)  # without a head the wait for a replacement would never end
         self.kill()
-        return WorkerLostError(f"{self.setup} {why}")
+        return WorkerLostError(f"{self.setup} {reason}")
 
     def _wait(self) -> bytes:
-        """Return what the actor returned, once it is there."""
+        """Wait for the answer of the actor, and return it."""
         timeout_s = self.setup.timeout_s
-        # It has had some time while others were waited for.
+        # The time since the message counts, also that of other workers.
         until_s = float("inf") if timeout_s is None else self._sent_at + timeout_s
         while True:
             check_head()
-            left_s = max(0.0, until_s - time.monotonic())
+            remaining_s = max(0.0, until_s - time.monotonic())
             try:
-                answer: bytes = self._ray.get(self._answer, timeout=min(left_s, _ASK_S))
+                answer: bytes = self._ray.get(self._answer, timeout=min(remaining_s, _ASK_S))
                 return answer
             except self._ray.exceptions.GetTimeoutError:
-                if left_s <= _ASK_S:
+                if remaining_s <= _ASK_S:
                     raise
 
     def close(self) -> Exception | None:
-        """Close its environments and end it; return the error of those that cannot be closed."""
+        """Close its environments and end the actor; return their error if they fail to close."""
         answer = None
         if not self._is_lost:
             with contextlib.suppress(self._ray.exceptions.RayError, ClusterLostError):
@@ -206,15 +206,15 @@ class RayWorker:
             self._ray.kill(self._actor)
 
 
-def check_same_code(host: str, found: Mapping[str, str], here: Mapping[str, str]) -> None:
-    """Raise WorkerError if a version or digest on a host differs from the one here.
+def check_same_code(host: str, remote: Mapping[str, str], local: Mapping[str, str]) -> None:
+    """Raise WorkerError if a version or digest on a host differs from this process.
 
     Args:
         host: name of the host, for messages.
-        found: what it has, by name.
-        here: what this process has; only names that both know are compared.
+        remote: versions or digests on the host, by name.
+        local: versions or digests of this process; only names in both are compared.
     """
-    for name in sorted(found.keys() & here.keys()):
-        if found[name] != here[name]:
-            expected = f"expected {here[name]}, as here, got {found[name]}"
-            raise WorkerError(f"{name} on the host {host}: {expected}; install the same there")
+    for name in sorted(remote.keys() & local.keys()):
+        if remote[name] != local[name]:
+            expected = f"expected {local[name]}, as on this machine, got {remote[name]}"
+            raise WorkerError(f"{name} on the host {host}: {expected}; install that version there")

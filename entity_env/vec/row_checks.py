@@ -1,4 +1,4 @@
-"""Checks of rows that were read, of their number, shape and dtype."""
+"""Checks of the number, shape and dtype of rows that were read."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from entity_env.ragged import Ragged
 def check_rows(
     rows: Ragged, what: str, dtype: Any, columns: tuple[int, ...], num_frames: int, exact: bool
 ) -> None:
-    """Raise unless rows are of so many frames, and of a shape and dtype.
+    """Raise unless rows have the expected number of frames, shape and dtype.
 
     Args:
         rows: to check.
@@ -19,32 +19,32 @@ def check_rows(
         dtype: bool, int64 or float32.
         columns: the shape of a row.
         num_frames: B.
-        exact: accept the same dtype alone.
+        exact: require the dtype itself.
 
     Raises:
-        InvalidObservation: with the field and what was expected.
+        InvalidObservation: with the field and the expected value.
     """
     expect(type(rows) is Ragged and len(rows) == num_frames, what, f"{num_frames} frames", rows)
     valid = rows.lengths.dtype == np.int64 and (rows.lengths >= 0).all()
     expect(valid, f"{what}: lengths", "counts", rows.lengths)
     shape, got = (int(rows.lengths.sum()), *columns), rows.values
-    fits = is_like(got.dtype, dtype, exact) and got.shape == shape
-    expect(fits, what, f"{np.dtype(dtype)} {shape}", f"{got.dtype} {got.shape}")
+    matches = is_like(got.dtype, dtype, exact) and got.shape == shape
+    expect(matches, what, f"{np.dtype(dtype)} {shape}", f"{got.dtype} {got.shape}")
 
 
-def is_like(found: "np.dtype[Any]", dtype: Any, exact: bool = False) -> bool:
-    """Return whether an array of the dtype `found` may stand for one of `dtype`.
+def is_like(got: "np.dtype[Any]", dtype: Any, exact: bool = False) -> bool:
+    """Return whether an array of dtype `got` is accepted for `dtype`.
 
     Args:
-        found: of the array.
+        got: dtype of the array.
         dtype: bool, int64, or float32, for which integers are accepted too.
-        exact: accept the same dtype alone.
+        exact: require the dtype itself.
     """
     if exact or np.dtype(dtype).kind == "b":
-        return bool(found == dtype)
+        return bool(got == dtype)
     # Joined with int64, uint64 becomes float64, which is no index.
-    is_index = found.kind in "iu" and np.can_cast(found, np.int64)
-    return is_index if np.dtype(dtype).kind == "i" else found.kind in "fiu"
+    is_index = got.kind in "iu" and np.can_cast(got, np.int64)
+    return is_index if np.dtype(dtype).kind == "i" else got.kind in "fiu"
 
 
 def expect(holds: bool | np.bool_, what: str, expected: str, got: object) -> None:

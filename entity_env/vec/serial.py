@@ -22,7 +22,15 @@ from entity_env.errors import (
     one_line,
     unexpected,
 )
-from entity_env.match import CreateEnv, Match, SideActions, Solo, copied, match_of, world_of
+from entity_env.match import (
+    CreateEnv,
+    Match,
+    SideActions,
+    Solo,
+    copy_containers,
+    match_of,
+    world_of,
+)
 from entity_env.plain_state import UnsavableSharingError
 from entity_env.process import ProcessTimes, times_of_this_process
 from entity_env.ragged import Ragged
@@ -33,31 +41,31 @@ from entity_env.vec.batching import LAST, Outcomes, batch_obs, batch_outcomes, u
 from entity_env.vec.frames import Frames
 from entity_env.vec.identity import IdentityTracker, types_to_track
 from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
-from entity_env.vec.variation import Variation, check_taken
+from entity_env.vec.variation import Variation, check_parameters
 from entity_env.vec.vec_env import VecEnv, VecObs, copy_of_filter
 from entity_env.world_code import code_of
 
 _ATTEMPTS = 100
-"""Resets before an error where episodes are over at once, as random ones may be."""
+"""Number of resets before an error if the first frame ends the episode, as random ones may."""
 _FILTERS = Solo.act_filter, Match.act_filter
-"""Methods that show an environment nothing of the filter."""
-_OF_LAST_STEP = ("reward", LAST)
-"""Fields of the last step of an episode, in a batch that shows the next one already."""
+"""Default methods, which do not pass the filter to the environment."""
+_LAST_STEP_FIELDS = ("reward", LAST)
+"""Fields about the last step of an episode, in a batch with the first frame of the next one."""
 
 
 class EnvList(VecEnv):
-    """`num_envs` environments in this process, or matches with as many sides in all.
+    """`num_envs` environments in this process, or matches with `num_envs` sides in all.
 
     Args:
         create_env: makes one `Environment` or `Match`.
         num_envs: the number of frames in a step; a multiple of the sides of a match.
         first_env_index: the index of the first among all environments of the run.
-        validate: raise for features and rewards that are not finite, and for ids in no order, with
+        validate: raise for features and rewards that are not finite, and for unordered ids, with
             the environment, step and field.
 
     Raises:
         EntityEnvError: `num_envs` is not a multiple of the sides of a match.
-        InvalidSpace: a space is one that `check_env` rejects, or instances differ in theirs.
+        InvalidSpace: `check_env` rejects a space, or instances differ in their spaces.
     """
 
     def __init__(
@@ -88,10 +96,10 @@ class EnvList(VecEnv):
         self._seed: int | None = None
         self._episodes = [0] * len(self.matches)
         self._steps = np.zeros(num_envs, dtype=np.int64)
-        # The frames that were shown last, the batch of them, and the space that they show.
+        # The last frames, their batch, and the space that they show.
         self._last: tuple[list[Observation], VecObs, ObsSpace] | None = None
-        self._filters: dict[int, ObsSpace] = {}  # copies for matches that select what they show
-        # The samplers that hold now, and the arguments of the running episodes: None if none vary.
+        self._filters: dict[int, ObsSpace] = {}  # copies for matches that apply the filter
+        # The current samplers, and the arguments of the running episodes: None if none vary.
         self._create_env: Callable[..., Environment | Match] = create_env
         self._variation = Variation()
         self._arguments: list[dict[str, Any]] | None = None
@@ -111,42 +119,42 @@ class EnvList(VecEnv):
         return len(self.matches) * self.sides
 
     def seed(self, seed: int, episodes: Sequence[int] | None = None) -> None:
-        """Give each episode from the next reset on a seed of `seed`, its environment and number.
+        """Seed each following episode with a function of `seed`, its environment and its index.
 
         The global generators of `random` and `numpy` are seeded once as well, for environments that
         draw from them.
 
         Args:
             seed: the seed of the run.
-            episodes: for each environment, the number of episodes that it began before.
+            episodes: for each environment, the number of episodes that it has begun.
         """
         self.check_no_begun_step("seed")
         self._seed = seed
-        begun = [0] * len(self) if episodes is None else list(episodes)
-        self._episodes = begun[:: self.sides]
-        source = self.first_env_index, sum(begun)
+        counts = [0] * len(self) if episodes is None else list(episodes)
+        self._episodes = counts[:: self.sides]
+        source = self.first_env_index, sum(counts)
         random.seed(derive_seed(seed, "random", *source))
         np.random.seed(derive_seed(seed, "numpy", *source) % 2**32)  # noqa: NPY002 (theirs)
 
     def vary(self, variation: Variation) -> None:
-        """Draw the arguments of episodes that begin from now on.
+        """Draw the arguments of all following episodes.
 
         Raises:
-            InvalidSampler: the environments take no argument of a name.
+            InvalidSampler: the environments do not accept an argument.
         """
         self.check_no_begun_step("vary")
-        check_taken(world_of(self.matches[0]), self._create_env, variation)
+        check_parameters(world_of(self.matches[0]), self._create_env, variation)
         self._variation = variation
         if self._arguments is None:
             self._arguments = [{} for _ in self.matches]
 
     def track(self, types: Sequence[EntityName] | None = None) -> None:
-        """Give every entity a number by its id, from the first reset on."""
+        """Assign numbers to the entities by their ids, from the first reset on."""
         tracked = types_to_track(types, self._obs_space, self._last is not None)
         self._tracker = IdentityTracker(tracked, len(self))
 
     def tracked_ids(self, env: int, name: EntityName, first: int = 0) -> list[EntityID]:
-        """Return the ids of a type that an environment has shown in its running episode.
+        """Return the ids of an entity type in the running episode of an environment.
 
         Args:
             env: its index in this list.
@@ -154,22 +162,22 @@ class EnvList(VecEnv):
             first: the number of the first id to return.
 
         Returns:
-            Those with the numbers `first`, `first` + 1, ...; none without `track`.
+            The ids with numbers `first`, `first` + 1, ...; [] without `track`.
         """
         tables = self._tracker.tables
         return [*islice(tables[env].get(name, ()), first, None)] if tables else []
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """Begin an episode everywhere."""
+        """Reset all environments."""
         self.check_no_begun_step("reset")
-        everywhere = range(len(self.matches))
-        frames = list(chain.from_iterable(self._reset_matches(everywhere, obs_config)))
+        indices = range(len(self.matches))
+        frames = list(chain.from_iterable(self._reset_matches(indices, obs_config)))
         self._steps[:] = 0
         self._tracker.begin()
-        return self._show(frames, None, obs_config)
+        return self._batch_frames(frames, None, obs_config)
 
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
-        """Take a step everywhere; where an episode ends, show the first frame of the next."""
+        """Step all environments, and reset each one at the end of its episode."""
         if self._last is None:
             raise EntityEnvError("act: call reset first")
         frames, batch, space = self._last
@@ -177,17 +185,17 @@ class EnvList(VecEnv):
         self._steps += 1
         sides, frames = self.sides, self._step_matches(chosen, obs_filter)
         outcomes = self._read_outcomes(frames, obs_filter)
-        # Begin the next game where all sides of a match have ended.
-        over = outcomes.done.reshape(-1, sides)
-        apart = np.flatnonzero(over.all(axis=1) != over.any(axis=1))
-        if len(apart):
-            i = int(apart[0])
-            expected, got = f"{sides} sides that end together", over[i].tolist()
-            raise self._with_place(unexpected(None, "done", expected, got), i * sides)
-        ended: list[int] = np.flatnonzero(over[:, 0]).tolist()
-        for i, begun in zip(ended, self._reset_matches(ended, obs_filter), strict=True):
-            frames[i * sides : (i + 1) * sides] = begun
-        batch = self._show(frames, outcomes, obs_filter)
+        # Reset matches in which all sides have ended.
+        done = outcomes.done.reshape(-1, sides)
+        mixed = np.flatnonzero(done.all(axis=1) != done.any(axis=1))
+        if len(mixed):
+            i = int(mixed[0])
+            expected, got = f"{sides} sides that end together", done[i].tolist()
+            raise self._locate(unexpected(None, "done", expected, got), i * sides)
+        ended: list[int] = np.flatnonzero(done[:, 0]).tolist()
+        for i, first_frames in zip(ended, self._reset_matches(ended, obs_filter), strict=True):
+            frames[i * sides : (i + 1) * sides] = first_frames
+        batch = self._batch_frames(frames, outcomes, obs_filter)
         self._steps[batch.done] = 0
         return batch
 
@@ -196,8 +204,8 @@ class EnvList(VecEnv):
         """Return the state of all environments, in the format of `episode_state.py`.
 
         Returns:
-            None if an environment does not offer its state, or attributes of it share memory in a
-            way that a state cannot describe; `why_no_state` says which.
+            None if an environment has no `get_state`, or its attributes share memory in a way that
+            a state cannot describe; `why_no_state` has the reason.
 
         Raises:
             EntityEnvError: there was no reset; or the state of an environment, or an id in its
@@ -211,11 +219,11 @@ class EnvList(VecEnv):
         self._why_no_state = ""
         matches, sides, (frames, batch, _) = [], self.sides, self._last
         for i, match in enumerate(self.matches):
-            own = slice(i * sides, (i + 1) * sides)
-            tables = self._tracker.tables[own]
+            part = slice(i * sides, (i + 1) * sides)
+            tables = self._tracker.tables[part]
             try:
                 matches.append(
-                    episode_state.match_bytes(match, frames[own], self._action_space, tables)
+                    episode_state.match_bytes(match, frames[part], self._action_space, tables)
                 )
             except UnsavableSharingError as error:
                 self._why_no_state = f"{type(world_of(match)).__name__}: get_state: {error}"
@@ -223,43 +231,42 @@ class EnvList(VecEnv):
             except Exception as error:
                 raise self._state_error("get_state", error, i) from error
         lengths = np.fromiter(map(len, matches), dtype=np.int64, count=len(matches))
-        varied = {} if self._arguments is None else {"arguments": [*map(dict, self._arguments)]}
+        optional = {} if self._arguments is None else {"arguments": [*map(dict, self._arguments)]}
         return {
-            **varied,
+            **optional,
             "seed": self._seed,
             "episodes": np.repeat(np.array(self._episodes, dtype=np.int64), sides),
             "steps": self._steps.copy(),
-            "frames": episode_state.shown_last(batch),
+            "frames": episode_state.without_outcomes(batch),
             "matches": Ragged(np.frombuffer(b"".join(matches), np.uint8), lengths),
         }
 
     def why_no_state(self) -> str:
-        """Return the attributes that share memory, if `get_state` returned None for them."""
+        """Return the attributes that share memory, if `get_state` returned None because of them."""
         return self._why_no_state
 
     @exits_as_errors()
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
-        """Continue from a state, whatever the number of processes that saved it.
+        """Continue from a state, saved with any number of processes.
 
         Args:
-            state: what `get_state` returned.
-            obs_config: as at the reset.
+            state: result of `get_state`.
+            obs_config: as in the reset.
 
         Raises:
-            InvalidObservation: it is the state of more or fewer environments, or of environments
-                with other spaces.
+            InvalidObservation: the state has another number of environments, or other spaces.
             EntityEnvError: an environment raises for its own state.
         """
         self.check_no_begun_step("set_state")
         episode_state.check_num_envs(state, len(self))
         if not all(map(episode_state.offers_state, self.matches)):
             return None
-        sides, batch, frames = self.sides, episode_state.shown_last(state["frames"]), []
+        sides, batch, frames = self.sides, episode_state.without_outcomes(state["frames"]), []
         episode_state.check_saved_state(state, len(self.matches), obs_config, self._action_space)
-        begun: list[int] = state["episodes"].tolist()
+        counts: list[int] = state["episodes"].tolist()
         if state["seed"] is not None:
-            self.seed(state["seed"], begun)
-        self._seed, self._episodes = state["seed"], begun[::sides]
+            self.seed(state["seed"], counts)
+        self._seed, self._episodes = state["seed"], counts[::sides]
         self._steps = state["steps"].copy()
         self._tracker.begin()
         if "arguments" in state or self._arguments is not None:
@@ -274,7 +281,7 @@ class EnvList(VecEnv):
             except Exception as error:
                 raise self._state_error("set_state", error, i) from error
         Frames(frames, [*obs_config.entities], batch.features, batch.visible).check_ids()
-        # Decode some actions: the id of every actor must be known.
+        # Decode some actions, to check that every actor has an id.
         chosen = episode_state.first_choices(batch.action_masks, self._action_space)
         unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
         if self._tracker.types:
@@ -287,16 +294,16 @@ class EnvList(VecEnv):
         return self._code
 
     def process_times(self) -> list[ProcessTimes]:
-        """Return the time and memory that this process has used so far."""
+        """Return the time and memory that this process has used."""
         return [times_of_this_process(self._world_ns / 1e9, self._made_ns / 1e9)]
 
     @exits_as_errors()
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Return pictures of all matches, (matches, height, width, 3) uint8."""
+        """Render all matches, (matches, height, width, 3) uint8."""
         return np.stack([match.render(**kwargs) for match in self.matches])
 
     def close(self) -> None:
-        """Close every environment, also after one that fails to. Safe to call twice."""
+        """Close every environment, even if closing one of them raises. Safe to call twice."""
         failed: BaseException | None = None
         while self.matches:
             match = self.matches.pop()
@@ -309,29 +316,29 @@ class EnvList(VecEnv):
             raise failed
 
     def _step_matches(self, chosen: SideActions, obs_filter: ObsSpace) -> list[Observation]:
-        """Take a step in all matches, and return the observations of all sides."""
+        """Step all matches, and return the observations of all sides."""
         filtering = obs_filter != self._obs_space or any(m.filters_itself for m in self.matches)
-        # Environments step without the detour through `Solo`, which may cost half of their step.
-        worlds: list[Any] = [match.env for match in self.matches if isinstance(match, Solo)]
-        alone = len(worlds) == len(chosen)
+        # Call environments directly: a call through `Solo` may cost half of their step.
+        envs: list[Any] = [match.env for match in self.matches if isinstance(match, Solo)]
+        all_solo = len(envs) == len(chosen)
         acting: Sequence[Any] = chosen
-        if not alone:
-            worlds = self.matches
+        if not all_solo:
+            envs = self.matches
             acting = [chosen[i : i + self.sides] for i in range(0, len(chosen), self.sides)]
         answers: list[Any] = []
         start_ns = time.perf_counter_ns()
         try:
             if filtering:
-                for i, (world, actions) in enumerate(zip(worlds, acting, strict=True)):
-                    answers.append(world.act_filter(actions, self._filter_for(i, obs_filter)))
+                for i, (env, actions) in enumerate(zip(envs, acting, strict=True)):
+                    answers.append(env.act_filter(actions, self._filter_for(i, obs_filter)))
             else:
-                for world, actions in zip(worlds, acting, strict=True):
-                    answers.append(world.act(actions))
+                for env, actions in zip(envs, acting, strict=True):
+                    answers.append(env.act(actions))
         except BaseException as error:
-            raise self._with_place(error, len(answers) * self.sides)  # noqa: B904 (has its cause)
+            raise self._locate(error, len(answers) * self.sides)  # noqa: B904 (has its cause)
         self._world_ns += time.perf_counter_ns() - start_ns
-        # Check that all sides of all matches have answered.
-        if alone:
+        # Check that all sides of all matches returned an observation.
+        if all_solo:
             answers = [[o] for o in answers]
         outcomes = list(chain.from_iterable(answers))
         kinds = set(map(type, outcomes))
@@ -341,11 +348,11 @@ class EnvList(VecEnv):
             if len(answer) != self.sides or not all(isinstance(o, Observation) for o in answer):
                 what = "an Observation" if self.sides == 1 else f"{self.sides} Observations"
                 got = answer[0] if self.sides == 1 else answer
-                raise self._with_place(unexpected(None, "act", what, repr(got)), i * self.sides)
+                raise self._locate(unexpected(None, "act", what, repr(got)), i * self.sides)
         raise AssertionError
 
-    def _reset_matches(self, which: Sequence[int], shown: ObsSpace) -> Iterator[list[Observation]]:
-        """Begin an episode in each match; reset again while it is over before anybody can act."""
+    def _reset_matches(self, which: Sequence[int], space: ObsSpace) -> Iterator[list[Observation]]:
+        """Reset each match; repeat if its episode is over at once."""
         if len(which) == 0:
             return
         # Seed of an episode: hash of the run's seed, "episode", the match and its episode number.
@@ -365,52 +372,52 @@ class EnvList(VecEnv):
                     seed = derive_seed(self._seed, "episode", game, episode, attempt)
                 if seed is not None:
                     match.seed(seed)
-                # The time of the environment's own code, and its frames.
+                # Measure the time of the environment's code, and check its frames.
                 try:
                     start_ns = time.perf_counter_ns()
-                    frames = match.reset_filter(self._filter_for(i, shown))
+                    frames = match.reset_filter(self._filter_for(i, space))
                     self._world_ns += time.perf_counter_ns() - start_ns
                     for o in frames:
                         if not isinstance(o, Observation):
                             raise InvalidObservation(f"reset: expected an Observation, got {o!r}")
-                    # All sides begin together; if all are over at once, try again.
-                    over = [o.done for o in frames]
-                    if over == [False] * self.sides:
+                    # All sides begin together; if all are over at once, reset again.
+                    done = [o.done for o in frames]
+                    if done == [False] * self.sides:
                         break
-                    if over != [True] * self.sides or attempt == _ATTEMPTS - 1:
-                        got = f"{over}, {_ATTEMPTS} times in a row" if all(over) else over
-                        expected = f"{self.sides} sides that begin an episode"
+                    if done != [True] * self.sides or attempt == _ATTEMPTS - 1:
+                        got = f"{done}, {_ATTEMPTS} times in a row" if all(done) else done
+                        expected = "False for all sides after a reset"
                         raise unexpected(None, "done", expected, got)
                 except BaseException as error:
-                    raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
+                    raise self._locate(error, i * self.sides, begins=True)  # noqa: B904 (as above)
             yield frames
 
-    def _filter_for(self, i: int, shown: ObsSpace) -> ObsSpace:
-        """Return what a match is to show, as a copy of its own if it selects that itself."""
+    def _filter_for(self, i: int, space: ObsSpace) -> ObsSpace:
+        """Return the filter for a match, as a separate copy if the match applies it."""
         match = self.matches[i]
         if not match.filters_itself and type(match).act_filter in _FILTERS:
-            return shown
-        self._filters[i] = copy_of_filter(shown, self._filters.get(i))
+            return space
+        self._filters[i] = copy_of_filter(space, self._filters.get(i))
         return self._filters[i]
 
     def _set_arguments(self, i: int, arguments: dict[str, Any]) -> None:
-        """Give a match the arguments of an episode, or make it anew with them.
+        """Pass the arguments of an episode to a match, or replace it by one made with them.
 
         Raises:
-            InvalidSampler: the world refuses them.
+            InvalidSampler: the environment rejects them.
         """
         assert self._arguments is not None
-        world = world_of(self.matches[i])
-        before, self._arguments[i] = self._arguments[i], arguments
-        if not before and not arguments:
+        env = world_of(self.matches[i])
+        previous, self._arguments[i] = self._arguments[i], arguments
+        if not previous and not arguments:
             return
         start_ns, new = time.perf_counter_ns(), None
-        values = copied(arguments)  # as the world may change lists and objects that it is given
+        values = copy_containers(arguments)  # the environment may change lists and objects
         try:
             with exits_as_errors():
-                given = getattr(world, "set_parameters", None)
-                if callable(given) and arguments.keys() >= before.keys():
-                    given(**values)
+                setter = getattr(env, "set_parameters", None)
+                if callable(setter) and arguments.keys() >= previous.keys():
+                    setter(**values)
                     self._world_ns += time.perf_counter_ns() - start_ns
                     return
                 new = match_of(self._create_env(**values))
@@ -427,59 +434,59 @@ class EnvList(VecEnv):
             where = f"environment {self._index(i)}, episode {self._episodes[i] - 1}"
             what = one_line(error)
             if not isinstance(error, InvalidSampler):
-                what = f"{type(world).__name__} does not take {arguments}: {what}"
+                what = f"{type(env).__name__} does not take {arguments}: {what}"
             raise InvalidSampler(f"{where}: {what}") from error
         old, self.matches[i] = self.matches[i], new
         with in_environment(self._index(i)):
             old.close()
         self._made_ns += time.perf_counter_ns() - start_ns
 
-    def _read_outcomes(self, obs: list[Observation], shown: ObsSpace) -> Outcomes:
-        """Copy the outcomes of a step, before resets that may overwrite them."""
+    def _read_outcomes(self, obs: list[Observation], space: ObsSpace) -> Outcomes:
+        """Copy the outcomes of a step, before resets overwrite them."""
         try:
-            outcomes = batch_outcomes(obs, shown, self._action_space)
+            outcomes = batch_outcomes(obs, space, self._action_space)
             if self._tracker.types and outcomes.final is not None:
                 self._tracker.number_last(outcomes.final, outcomes.truncated, obs)
         except InvalidObservation as error:
-            raise self._with_place(error, error.env_index or 0)  # noqa: B904 (as above)
+            raise self._locate(error, error.env_index or 0)  # noqa: B904 (as above)
         return outcomes
 
-    def _show(
-        self, frames: list[Observation], outcomes: Outcomes | None, shown: ObsSpace
+    def _batch_frames(
+        self, frames: list[Observation], outcomes: Outcomes | None, space: ObsSpace
     ) -> VecObs:
         try:
-            batch = batch_obs(frames, shown, self._action_space, outcomes, strict=self.validate)
+            batch = batch_obs(frames, space, self._action_space, outcomes, strict=self.validate)
             if self.validate:
-                check_finite_batch(batch, shown)
+                check_finite_batch(batch, space)
             if self._tracker.types:
                 self._tracker.update(batch, frames)
         except InvalidObservation as error:
             i = error.env_index or 0
             begins = outcomes is not None and bool(outcomes.done[i])
-            of_last_step = str(error.args[0]).startswith(_OF_LAST_STEP)
-            raise self._with_place(error, i, before=begins and of_last_step, begins=begins)  # noqa: B904 (as above)
-        self._last = frames, batch, shown
+            is_last_step = str(error.args[0]).startswith(_LAST_STEP_FIELDS)
+            raise self._locate(error, i, prior=begins and is_last_step, begins=begins)  # noqa: B904 (as above)
+        self._last = frames, batch, space
         return batch
 
     def _index(self, match: int) -> int:
-        """Return the index among all environments of the run of the first side of a match."""
+        """Return the index of the first side of a match among all environments of the run."""
         return self.first_env_index + match * self.sides
 
-    def _with_place(
-        self, error: BaseException, i: int, before: bool = False, begins: bool = False
+    def _locate(
+        self, error: BaseException, i: int, prior: bool = False, begins: bool = False
     ) -> BaseException:
-        """Return the exception to raise, which names the environment, its episode and step.
+        """Return the exception to raise, with the environment, its episode and step.
 
         Args:
-            error: raised by the environment, or by a check of what it returned.
-            i: the environment.
-            before: it was in the episode before the running one.
+            error: raised by the environment, or by a check of its observation.
+            i: index of the environment.
+            prior: it occurred in the episode before the running one.
             begins: the running episode begins in this step.
         """
-        index, episode = self.first_env_index + i, self._episodes[i // self.sides] - 1 - before
-        step = 0 if begins and not before else int(self._steps[i])
-        varied = None if before or self._arguments is None else self._arguments[i // self.sides]
-        drawn = f", with {varied}" if varied else ""
+        index, episode = self.first_env_index + i, self._episodes[i // self.sides] - 1 - prior
+        step = 0 if begins and not prior else int(self._steps[i])
+        arguments = None if prior or self._arguments is None else self._arguments[i // self.sides]
+        drawn = f", with {arguments}" if arguments else ""
         if isinstance(error, InvalidObservation):
             error.env_index, error.episode, error.step = index, episode, step
             error.args = (f"{error.args[0]}{drawn}",)
@@ -489,11 +496,11 @@ class EnvList(VecEnv):
         return error
 
     def _state_error(self, method: str, error: Exception, i: int) -> EntityEnvError:
-        """Return the error for a match whose `get_state` or `set_state` raised."""
+        """Return the error for a match that raised in `get_state` or `set_state`."""
         name = type(world_of(self.matches[i])).__name__
         what = str(error).removeprefix(f"{method}: ")
         if not isinstance(error, EntityEnvError):
             what = f"{type(error).__name__}: {error}"
         where = f"environment {self._index(i)} ({name})"
-        fix = "correct the method, or remove it: then runs that are resumed begin new episodes"
+        fix = "correct the method, or remove it; resumed runs then begin new episodes"
         return EntityEnvError(f"{where}: {method}: {what}; {fix}")

@@ -21,15 +21,15 @@ _SIZE = struct.Struct("<Q")  # of the block, before the pickle
 
 
 class ChannelClosedError(Exception):
-    """Error of a channel whose other end is closed."""
+    """The other end of a channel is closed."""
 
 
-def new_bell() -> int | None:
-    """Return a file that wakes the process waiting for it; None where the system has none.
+def new_wake_event() -> int | None:
+    """Return an event file that wakes the process waiting for it; None if the system has none.
 
     Linux takes a process that writes into a pipe for one that is about to sleep, and runs the
     reader of the pipe in its place: right for the last worker that gets a message, but the others
-    should run on other cores, and not wait for the last message. A bell before the message wakes
+    should run on other cores, and not wait for the last message. An event before the message wakes
     them there; without it two workers ran one after the other in half of all runs.
     """
     return os.eventfd(0) if hasattr(os, "eventfd") else None
@@ -38,11 +38,11 @@ def new_bell() -> int | None:
 class SharedMemory:
     """Block of memory that two processes share, and that grows with the data written to it.
 
-    It has no name: nothing is left of it once all processes that hold it have ended, however they
-    ended.
+    It has no name, so the system frees it once all processes that hold it have ended, even if they
+    crash.
 
     Args:
-        file: the number under which this process inherited it; without it, a new one.
+        file: the descriptor that this process inherited; by default a new block.
     """
 
     def __init__(self, file: int | None = None) -> None:
@@ -50,7 +50,7 @@ class SharedMemory:
         self._map: mmap.mmap | None = None
 
     def write(self, data: bytes | bytearray) -> None:
-        """Write bytes from the beginning on, over data that is no longer needed.
+        """Overwrite the block from its beginning with data.
 
         Raises:
             OSError: there is not enough memory.
@@ -67,20 +67,20 @@ class SharedMemory:
         self._map[: len(data)] = data
 
     def read(self, size: int) -> memoryview:
-        """Return the first bytes: a view, which the next write may change."""
+        """Return a view of the first `size` bytes, which the next write may change."""
         if self._map is None or size > len(self._map):
             self._remap()
         assert self._map is not None
         return memoryview(self._map)[:size]
 
     def close(self) -> None:
-        """Release the memory. Views that were read stay valid."""
+        """Release the memory. Views stay valid."""
         if self.file >= 0:
             os.close(self.file)
         self.file, self._map = -1, None
 
     def _remap(self) -> None:
-        # The old one ends with the last view of it.
+        # The previous mapping is freed with its last view.
         self._map = mmap.mmap(self.file, os.fstat(self.file).st_size)
 
 
@@ -92,10 +92,10 @@ def _unnamed_file() -> int:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickler that leaves the numbers of arrays out, for one block of memory beside the pickle.
+    """Pickler that writes the data of all arrays into one block of memory outside of the pickle.
 
-    To join them is three times as fast as one buffer for each array. They arrive as writable views
-    of the block, in the order of C.
+    One block is three times as fast as a buffer for each array. Unpickled arrays are writable views
+    of the block, in C order.
     """
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -104,9 +104,9 @@ class _Pickler(pickle.Pickler):
         self.block = bytearray()
 
     def reducer_override(self, value: Any) -> Any:
-        """Return an array's place in the block, and leave everything else to pickle."""
+        """Return an array's place in the block; leave everything else to pickle."""
         if type(value) is not np.ndarray or value.dtype.kind not in "biuf":
-            return NotImplemented  # objects are not bytes that mean the same elsewhere
+            return NotImplemented  # bytes of objects are pointers
         block, start = self.block, len(self.block)
         if start % _ALIGNMENT:
             block += bytes(-start % _ALIGNMENT)
@@ -116,51 +116,51 @@ class _Pickler(pickle.Pickler):
 
 
 _BLOCK = pickle.PickleBuffer(bytearray())
-"""Stands for the block in a pickle; of memory that can be written, as the views of it then are."""
+"""Placeholder of the block in a pickle; writable, so that the views are writable."""
 
 
 def packed(message: Any) -> bytes:
-    """Return a message as bytes, for `unpacked`."""
+    """Serialize a message as bytes, for `unpacked`."""
     pickler = _Pickler(io.BytesIO())
     pickler.dump(message)
     return _SIZE.pack(len(pickler.block)) + pickler.block + pickler.file.getvalue()
 
 
 def unpacked(data: bytes) -> Any:
-    """Return the message of bytes that `packed` returned, of a process of the same program."""
+    """Deserialize bytes of `packed` from a process of the same program."""
     end = _SIZE.size + _SIZE.unpack_from(data)[0]
     block = bytearray(memoryview(data)[_SIZE.size : end])
     return pickle.loads(memoryview(data)[end:], buffers=repeat(block))
 
 
 class Channel:
-    """One end of a connection whose ends send messages in turn.
+    """One end of a connection over which both ends send messages in turn.
 
     Both ends belong to the same program and trust each other, so messages are pickles: one call
-    in C takes them apart, arrays out of band, at half the cost of anything of our own.
+    in C reads them, arrays out of band, at half the cost of any format of our own.
 
     Args:
         connection: the pipe.
-        ours: the memory into which this end writes arrays.
-        theirs: that of the other end.
-        rings: the bell at which the other end waits, see `new_bell`.
-        hears: the bell at which this end waits.
+        outgoing: the memory into which this end writes arrays.
+        incoming: the memory into which the other end writes arrays.
+        peer_event: the event for which the other end waits, see `new_wake_event`.
+        wake_event: the event for which this end waits.
     """
 
     def __init__(
         self,
         connection: Connection,
-        ours: SharedMemory,
-        theirs: SharedMemory,
+        outgoing: SharedMemory,
+        incoming: SharedMemory,
         *,
-        rings: int | None = None,
-        hears: int | None = None,
+        peer_event: int | None = None,
+        wake_event: int | None = None,
     ) -> None:
-        self.connection, self.ours, self.theirs = connection, ours, theirs
-        self._rings, self._hears = rings, hears
+        self.connection, self.outgoing, self.incoming = connection, outgoing, incoming
+        self._peer_event, self._wake_event = peer_event, wake_event
         self._listening = select.poll()
-        if hears is not None:
-            self._listening.register(hears, select.POLLIN)
+        if wake_event is not None:
+            self._listening.register(wake_event, select.POLLIN)
             self._listening.register(connection, select.POLLIN)
         self._waiting = select.poll()
         self._waiting.register(connection, select.POLLIN)
@@ -171,17 +171,17 @@ class Channel:
 
         Args:
             message: a value that can be pickled.
-            is_last: True if the sender then waits; if not, the bell wakes the other end.
+            is_last: True if the sender waits next; else the event wakes the other end.
 
         Raises:
-            ChannelClosedError: the other end is gone.
+            ChannelClosedError: the other end is closed.
             OSError: there is not enough memory.
         """
         pickler = _Pickler(io.BytesIO())
         pickler.dump(message)
-        self.ours.write(pickler.block)
-        if self._rings is not None and not is_last:
-            os.eventfd_write(self._rings, 1)
+        self.outgoing.write(pickler.block)
+        if self._peer_event is not None and not is_last:
+            os.eventfd_write(self._peer_event, 1)
         try:
             head = _SIZE.pack(len(pickler.block))
             self.connection.send_bytes(head + pickler.file.getvalue())
@@ -196,25 +196,25 @@ class Channel:
         """Return the next message. Its arrays are views, valid until the other end sends again.
 
         Raises:
-            ChannelClosedError: the other end is gone.
+            ChannelClosedError: the other end is closed.
         """
-        if self._hears is not None and self._hears in dict(self._listening.poll()):
-            os.eventfd_read(self._hears)
+        if self._wake_event is not None and self._wake_event in dict(self._listening.poll()):
+            os.eventfd_read(self._wake_event)
         try:
             received = self.connection.recv_bytes()
         except (EOFError, OSError):
             raise ChannelClosedError from None
-        block = self.theirs.read(*_SIZE.unpack_from(received))
+        block = self.incoming.read(*_SIZE.unpack_from(received))
         return pickle.loads(memoryview(received)[_SIZE.size :], buffers=repeat(block))
 
     def close(self) -> None:
         """Close this end. Safe to call twice."""
         self.connection.close()
-        for bell in (self._rings, self._hears):
-            if bell is not None:
-                os.close(bell)
-        self._rings = self._hears = None
-        self.ours.close()
-        self.theirs.close()
+        for event in (self._peer_event, self._wake_event):
+            if event is not None:
+                os.close(event)
+        self._peer_event = self._wake_event = None
+        self.outgoing.close()
+        self.incoming.close()
 
     close_in_child = close

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.actions.chains import after_of, chain_problems
+from entity_env.actions.chains import after_of, dependency_problems
 from entity_env.arrays import IntArray
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidObservation, InvalidSpace, short_repr, unexpected
@@ -16,20 +16,20 @@ from entity_env.names import is_text
 from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Ragged
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
-from entity_env.vec.batching import batch_obs, located_in_last
+from entity_env.vec.batching import batch_obs, located_errors_of_final
 from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecObs
 from entity_env.view import View
 
 SpaceProblem: TypeAlias = tuple[str, str, str]
-"""The space (`obs_space` or `action_space`), what was expected and what came, and the remedy."""
+"""The space (`obs_space` or `action_space`), expected and actual value, and the remedy."""
 
 
 def space_problems(obs_space: Any, action_space: Any) -> list[SpaceProblem]:
-    """Return everything that is wrong with the spaces of an environment."""
+    """Return all problems of the spaces of an environment."""
     return [
-        *(("obs_space", *found) for found in _obs_space_problems(obs_space)),
-        *(("action_space", *found) for found in _action_space_problems(action_space)),
+        *(("obs_space", *problem) for problem in _obs_space_problems(obs_space)),
+        *(("action_space", *problem) for problem in _action_space_problems(action_space)),
     ]
 
 
@@ -38,11 +38,11 @@ def changed_spaces(before: tuple[Any, Any], now: tuple[Any, Any], when: str) -> 
 
     Args:
         before: the observation space and the action space.
-        now: the same at another time, or of another instance.
+        now: the spaces at another time, or of another instance.
         when: completes "got another one ...", in messages.
     """
     expected = f"expected the same space every time, got another one {when}"
-    fix = "let it depend on nothing but the arguments of the constructor"
+    fix = "let it depend only on the arguments of the constructor"
     return [
         (field, f"{expected}: {a} became {b}", fix)
         for field, a, b in zip(("obs_space", "action_space"), before, now, strict=True)
@@ -51,7 +51,7 @@ def changed_spaces(before: tuple[Any, Any], now: tuple[Any, Any], when: str) -> 
 
 
 def check_spaces(obs_space: Any, action_space: Any) -> None:
-    """Raise if an environment with these spaces cannot be trained in.
+    """Raise if the spaces of an environment are invalid.
 
     Raises:
         InvalidSpace: lists every problem in one line.
@@ -60,10 +60,10 @@ def check_spaces(obs_space: Any, action_space: Any) -> None:
 
 
 def check_same_spaces(before: tuple[Any, Any], now: tuple[Any, Any], when: str) -> None:
-    """Raise if spaces differ; the arguments are those of `changed_spaces`.
+    """Raise if spaces differ; for the arguments see `changed_spaces`.
 
     Raises:
-        InvalidSpace: shows both spaces.
+        InvalidSpace: contains both spaces.
     """
     _raise_problems(changed_spaces(before, now, when))
 
@@ -87,13 +87,13 @@ def _obs_space_problems(space: Any) -> Iterator[tuple[str, str]]:
             yield from _text_problems("entities", [name])
     for what, names, kinds in blocks:
         if not all(isinstance(kind, Kind) for kind in kinds):
-            yield f"{what}: expected kinds behind the numbers, got {kinds!r}", "use Kind or Flag"
+            yield f"{what}: expected objects of Kind or Flag, got {kinds!r}", "use Kind or Flag"
         else:
             all_names = [*names, *(kind.name for kind in kinds)] if kinds else names
             yield from _name_problems(what, all_names)
             yield from _text_problems(what, [label for kind in kinds for label in kind.labels])
     if GLOBAL in space.entities:
-        yield f"entities: expected other names than {GLOBAL!r}, got it", "choose another name"
+        yield f"entities: the name {GLOBAL!r} is reserved", "choose another name"
 
 
 def _action_space_problems(space: Any) -> Iterator[tuple[str, str]]:
@@ -102,8 +102,8 @@ def _action_space_problems(space: Any) -> Iterator[tuple[str, str]]:
         return
     for name, action in space.items():
         if type(action) not in ACTION_SPACES.values() or not isinstance(name, str):
-            known, got = [*ACTION_SPACES], f"{name!r}: {action!r}"
-            yield f"expected names with one of {known} each, got {got}", "use these"
+            classes, got = [*ACTION_SPACES], f"{name!r}: {action!r}"
+            yield f"expected names with one of {classes} each, got {got}", "use these"
             continue
         yield from _text_problems("", [name])
         if "index_to_label" in vars(action):
@@ -112,7 +112,7 @@ def _action_space_problems(space: Any) -> Iterator[tuple[str, str]]:
             if len(labels) == 0:
                 yield f"{what}: expected at least one choice, got none", "name the choices"
     if all(type(action) in ACTION_SPACES.values() for action in space.values()):
-        yield from chain_problems(space)
+        yield from dependency_problems(space)
 
 
 def _name_problems(what: str, names: Any) -> Iterator[tuple[str, str]]:
@@ -134,7 +134,7 @@ def _text_problems(what: str, names: Sequence[str]) -> Iterator[tuple[str, str]]
 def check_finite_batch(batch: VecObs, obs_space: ObsSpace) -> None:
     """Raise if a feature or reward of a batch is not a finite number.
 
-    Metrics are checked where they are read, see `FiniteMetrics`.
+    Metrics are checked where they are used, see `FiniteMetrics`.
 
     Raises:
         InvalidObservation: names the environment, field, feature and value.
@@ -143,7 +143,7 @@ def check_finite_batch(batch: VecObs, obs_space: ObsSpace) -> None:
         names = obs_space.global_features if name == GLOBAL else obs_space.entities[name].features
         _check_finite(rows, f"features of {name!r}", names)
     if batch.final is not None:
-        with located_in_last(batch.truncated):
+        with located_errors_of_final(batch.truncated):
             check_finite_batch(batch.final, obs_space)
     one_each = np.ones(len(batch), dtype=np.int64)
     _check_finite(Ragged(batch.reward[:, None], one_each), "reward", ["reward"])
@@ -176,20 +176,20 @@ def check_features(
     where: str = "",
     exact: bool = False,
 ) -> IntArray:
-    """Raise if features or visibility of frames that were read do not fit the spaces.
+    """Raise if features or visibility of frames from a file do not fit the spaces.
 
     Args:
         frames: B frames.
-        obs_space: the features that they show.
+        obs_space: entity types and features of the frames.
         action_space: their actions.
         where: the beginning of messages.
-        exact: arrays have the dtypes of new frames; otherwise numbers of any size are accepted.
+        exact: require the dtypes of new frames; otherwise numbers of any size are accepted.
 
     Returns:
-        (B,) the number of entities of each frame.
+        (B,) int64, the number of entities of each frame.
 
     Raises:
-        InvalidObservation: with the field and what was expected.
+        InvalidObservation: with the field and the expected value.
     """
     columns = num_columns(obs_space, action_space)
     same = frames.features.keys() == columns.keys()
@@ -202,25 +202,25 @@ def check_features(
             num_entities += rows.lengths
         elif exact:
             expect((rows.lengths == 1).all(), what, "one row each", rows.lengths)
-    for name, seen in frames.visible.items():
+    for name, flags in frames.visible.items():
         what = f"{where}visible[{name!r}]"
         expect(name in columns, what, f"types among {[*columns]}", name)
-        check_rows(seen, what, np.bool_, (), len(frames), exact)
-        same = np.array_equal(seen.lengths, frames.features[name].lengths)
-        expect(same, what, "one for each entity", seen.lengths)
+        check_rows(flags, what, np.bool_, (), len(frames), exact)
+        same = np.array_equal(flags.lengths, frames.features[name].lengths)
+        expect(same, what, "one for each entity", flags.lengths)
     check_kinds(frames, obs_space, where, exact=True)
     check_identity(frames, where)
     return num_entities
 
 
 def check_kinds(frames: VecObs, obs_space: ObsSpace, where: str = "", exact: bool = False) -> None:
-    """Raise if the labels of frames do not fit their space.
+    """Raise if the categorical features of frames do not fit their space.
 
     Args:
-        frames: B frames, whose features fit.
-        obs_space: the kinds that they show.
+        frames: B frames with valid features.
+        obs_space: their categorical features.
         where: the beginning of messages.
-        exact: indices have the dtype of new frames; otherwise any integers are accepted.
+        exact: require the dtype of new frames; otherwise any integers are accepted.
 
     Raises:
         InvalidObservation: names the field and, for an index, its environment and entity.
@@ -228,33 +228,33 @@ def check_kinds(frames: VecObs, obs_space: ObsSpace, where: str = "", exact: boo
     kinds = obs_space.kinds
     same = frames.kinds.keys() == kinds.keys()
     expect(same, f"{where}kinds", f"labels of {[*kinds]}", [*frames.kinds])
-    for name, of_type in kinds.items():
+    for name, type_kinds in kinds.items():
         rows, what = frames.kinds[name], f"{where}kinds[{name!r}]"
-        dtype = label_dtype(of_type)
+        dtype = label_dtype(type_kinds)
         if type(rows) is Ragged and not exact and rows.values.dtype.kind in "iu":
             dtype = rows.values.dtype
-        check_rows(rows, what, dtype, (len(of_type),), len(frames), exact=True)
+        check_rows(rows, what, dtype, (len(type_kinds),), len(frames), exact=True)
         same = np.array_equal(rows.lengths, frames.features[name].lengths)
         expect(same, what, "one row for each entity", rows.lengths)
-        found = first_unknown(rows.values, of_type)
-        if found is not None:
-            row, column = found
+        violation = first_unknown(rows.values, type_kinds)
+        if violation is not None:
+            row, column = violation
             frame = int(np.searchsorted(np.cumsum(rows.lengths), row, side="right"))
-            kind, value = of_type[column], rows.values[row, column]
+            kind, value = type_kinds[column], rows.values[row, column]
             expected = f"{kind.name} from 0 to {len(kind.labels) - 1}"
             got = f"{value} in row {row - rows.starts[frame]}"
             raise unexpected(frame, what, expected, got)
 
 
 def check_identity(frames: VecObs, where: str = "") -> None:
-    """Raise unless each type of `identity` has numbers of its entities, or none, in each frame.
+    """Raise unless, in each frame, `identity` has a number for every entity of a type, or for none.
 
     Args:
-        frames: B frames, whose features fit.
+        frames: B frames with valid features.
         where: the beginning of messages.
 
     Raises:
-        InvalidObservation: with the field and what was expected.
+        InvalidObservation: with the field and the expected value.
     """
     for name, numbers in frames.identity.items():
         what = f"{where}identity[{name!r}]"
@@ -266,8 +266,8 @@ def check_identity(frames: VecObs, where: str = "") -> None:
         expect((numbers.values >= 0).all(), what, "numbers from 0", numbers.values)
         frame = np.repeat(np.arange(len(frames)), numbers.lengths)
         order = np.lexsort((numbers.values, frame))
-        again = (np.diff(numbers.values[order]) == 0) & (np.diff(frame[order]) == 0)
-        expect(not again.any(), what, "each number once in a frame", numbers.values)
+        is_repeated = (np.diff(numbers.values[order]) == 0) & (np.diff(frame[order]) == 0)
+        expect(not is_repeated.any(), what, "each number once in a frame", numbers.values)
 
 
 def check_masks(
@@ -277,17 +277,18 @@ def check_masks(
     where: str = "",
     exact: bool = False,
 ) -> None:
-    """Raise if the masks of frames that were read do not fit the actions.
+    """Raise if the masks of frames from a file do not fit the actions.
 
     Args:
         frames: B frames.
         action_space: their actions.
-        num_entities: (B,) the number of entities of each frame.
+        num_entities: (B,) int64, the number of entities of each frame.
         where: the beginning of messages.
-        exact: as in `check_features`; every actor has a choice, and the global actor its place.
+        exact: as in `check_features`; also every actor has a legal choice, and the global actor is
+            behind all entities.
 
     Raises:
-        InvalidObservation: with the field and what was expected.
+        InvalidObservation: with the field and the expected value.
     """
     same = frames.action_masks.keys() == action_space.keys()
     expect(same, f"{where}actions", short_repr([*action_space]), [*frames.action_masks])
@@ -301,7 +302,7 @@ def check_masks(
             same = (after.action, after.when) == (got.action, got.when)
         expected = "none" if after is None else f"{after.action!r} with labels {after.when}"
         expect(same, f"{what}.after", expected, "none" if got is None else repr(got.action))
-        # Positions of entities in their frame; the global actor is behind all of them.
+        # Positions of entities in their frame; the position of the global actor is last.
         for field, rows in (("actors", mask.actors), ("actees", mask.actees)):
             if rows is None:
                 continue
@@ -315,10 +316,10 @@ def check_masks(
 
 
 def validate_observation(obs: Observation, obs_space: ObsSpace, action_space: ActionSpaces) -> None:
-    """Raise if an observation is not one of these spaces, in any respect.
+    """Raise if an observation does not fit the spaces.
 
     Raises:
-        InvalidObservation: names the field, and what was expected and came.
+        InvalidObservation: names the field, its expected and its actual value.
     """
     if not isinstance(obs, Observation):
         raise InvalidObservation(f"expected an Observation, got {type(obs).__name__}")
@@ -328,14 +329,14 @@ def validate_observation(obs: Observation, obs_space: ObsSpace, action_space: Ac
 
 
 class ValidatingEnv(Environment):
-    """Wrapper that checks everything an environment returns.
+    """Wrapper that checks all observations of an environment.
 
     Args:
         env: the environment to check.
 
     Raises:
-        InvalidObservation: from `reset` and `act`, with the environment, episode, step and field,
-            what was expected and what came.
+        InvalidObservation: from `reset` and `act`, with the environment, episode, step, field,
+            expected and actual value.
     """
 
     def __init__(self, env: Environment) -> None:
@@ -365,16 +366,16 @@ class ValidatingEnv(Environment):
         return self._checked(self.env.act(actions))
 
     def seed(self, seed: int) -> None:
-        """Seed the environment, if `seed` is not a setting of its own."""
+        """Seed the environment, if its attribute `seed` is a method."""
         if callable(self.env.seed):
             self.env.seed(seed)
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """Return the picture of the environment."""
+        """Render the environment."""
         return self.env.render(**kwargs)
 
     def view(self) -> View | None:
-        """Return the view of the environment, if `view` is not a setting of its own."""
+        """Return the view of the environment, if its attribute `view` is a method."""
         return self.env.view() if callable(self.env.view) else None
 
     def close(self) -> None:
@@ -385,9 +386,7 @@ class ValidatingEnv(Environment):
         try:
             validate_observation(obs, self._obs_space, self._action_space)
             if obs.done and self._step == 0:
-                raise InvalidObservation(
-                    "done: expected an episode that begins, got one that is over"
-                )
+                raise InvalidObservation("done: expected False in the first observation, got True")
         except InvalidObservation as error:
             error.env_index, error.env_name = None, type(self.env).__name__
             error.episode, error.step = self._episode, self._step

@@ -17,22 +17,22 @@ _64_BITS = 2**64 - 1
 
 @dataclass(frozen=True)
 class Variation:
-    """The samplers of the arguments of all episodes that begin from now on.
+    """The samplers of the arguments of all following episodes.
 
-    Groups vary independently. In each, an episode takes one of the alternatives by its share and
-    draws every argument of it.
+    Groups are independent. In each, an episode selects an alternative by its share and draws all
+    of its arguments.
 
     Attributes:
-        groups: for each group, samplers by argument with the share of episodes that take them.
+        groups: for each group its alternatives: share of episodes, samplers by argument.
     """
 
     groups: Sequence[Sequence[tuple[float, Mapping[str, Sampler]]]] = ()
 
     def alternatives(self, seed: int, match: int, episode: int) -> list[int]:
-        """Return the number of the alternative that an episode takes in each group.
+        """Return the index of the alternative of an episode in each group.
 
-        It depends on the seed, the match, the episode and the first name, in the order of the
-        alphabet, of the group's arguments.
+        It is a function of the seed, the match, the episode and the alphabetically first argument
+        of the group.
         """
         chosen = []
         for group in self.groups:
@@ -48,7 +48,7 @@ class Variation:
     def arguments(self, seed: int, match: int, episode: int) -> dict[str, Any]:
         """Return the arguments of an episode.
 
-        Each is a function of the seed, the match, the number of the match's episode, its name and
+        Each is a function of the seed, the match, the index of the match's episode, its name and
         its sampler.
         """
         drawn = {}
@@ -71,7 +71,7 @@ class Variation:
 
     @classmethod
     def from_plain(cls, groups: Sequence[Any]) -> "Variation":
-        """Return the variation of plain data that `to_plain` returned.
+        """Return the variation from the plain data of `to_plain`.
 
         Raises:
             InvalidSampler: a text cannot be read, or the data has another form.
@@ -94,7 +94,7 @@ class Variation:
         """Return the variation in which every episode draws from the same samplers.
 
         Args:
-            samplers: texts by the name of the argument; none for no variation.
+            samplers: texts by argument; empty for no variation.
 
         Raises:
             InvalidSampler: a text cannot be read.
@@ -105,19 +105,19 @@ class Variation:
 class RunningArguments:
     """The arguments of the running episodes of some matches.
 
-    They are functions of seed, match and number of the episode, so they are drawn here as well as
-    where the episodes are played. A wrapper of environments calls these methods in its own ones.
+    As functions of seed, match and index of the episode, they are the same here and in the process
+    that plays the episodes. A wrapper of environments calls these methods from its own.
 
     Args:
-        num_envs: the number of environments, the sides of matches counted apart.
+        num_envs: the number of environments; each side of a match counts.
         sides: the number of sides of a match.
 
     Attributes:
-        sides: as given.
-        first_match: number of the first of these matches among all of the run.
-        variation: the samplers of the episodes that begin from now on; None if nothing varies.
-        arguments: for each match, those of its running episode; {} if nothing varied.
-        episode: (matches,) int64, the number of the running episode of each.
+        sides: as in the arguments.
+        first_match: index of the first of these matches among all of the run.
+        variation: the samplers of all following episodes; None if nothing varies.
+        arguments: for each match, the arguments of its running episode; {} if nothing varied.
+        episode: (matches,) int64, the index of the running episode of each match.
     """
 
     def __init__(self, num_envs: int, sides: int = 1) -> None:
@@ -128,7 +128,7 @@ class RunningArguments:
         self.sides, self.first_match, self._seed = sides, 0, 0
 
     def seed(self, seed: int) -> None:
-        """Count episodes from 0, which draw from a seed."""
+        """Set the seed, and count episodes from 0."""
         self._seed = seed
         self.episode[:] = -1
 
@@ -141,29 +141,29 @@ class RunningArguments:
                 self.arguments[match] = self.variation.arguments(*self._key(match))
 
     def alternatives(self, match: int) -> list[int]:
-        """Return the number of the alternative that a running episode took in each group."""
+        """Return the index of the alternative of a running episode in each group."""
         assert self.variation is not None
         return self.variation.alternatives(*self._key(match))
 
     def _key(self, match: int) -> tuple[int, int, int]:
-        """Return seed, match of the run, and number of the episode, by which it draws."""
+        """Return seed, index of the match in the run, and index of its episode."""
         return self._seed, self.first_match + match, int(self.episode[match])
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue with the running episodes of a state of `VecEnv.get_state`."""
         num_matches = len(self.episode)
         self._seed = state.get("seed") or 0
-        begun = state.get("episodes", [1] * num_matches * self.sides)
-        self.episode = np.array(begun, dtype=np.int64)[:: self.sides] - 1
+        counts = state.get("episodes", [1] * num_matches * self.sides)
+        self.episode = np.array(counts, dtype=np.int64)[:: self.sides] - 1
         self.arguments = [*map(dict, state.get("arguments", [{}] * num_matches))]
 
 
 def read_samplers(texts: Mapping[str, str], field: str = "vary") -> dict[str, Sampler]:
-    """Return the samplers of texts by the name of the argument.
+    """Return the samplers of texts by argument.
 
     Args:
-        texts: by the name of the argument.
-        field: the name of the setting that has them, for errors.
+        texts: by argument.
+        field: the setting with the texts, for errors.
 
     Raises:
         InvalidSampler: a text cannot be read; with the field and the character.
@@ -171,47 +171,47 @@ def read_samplers(texts: Mapping[str, str], field: str = "vary") -> dict[str, Sa
     return {name: read_sampler(text, f"{field}.{name}") for name, text in texts.items()}
 
 
-def check_taken(world: object, create_env: Callable[..., Any], variation: Variation) -> None:
-    """Raise if an environment takes an argument neither by `set_parameters` nor when it is made.
+def check_parameters(env: object, create_env: Callable[..., Any], variation: Variation) -> None:
+    """Raise if neither `set_parameters` nor the factory of an environment has an argument.
 
     Args:
-        world: the environment or match.
-        create_env: makes it.
-        variation: what its arguments are drawn from.
+        env: the environment or match.
+        create_env: its factory.
+        variation: the samplers of the arguments.
 
     Raises:
-        InvalidSampler: it does not; with the nearest name.
+        InvalidSampler: there is no such argument; with the closest name.
     """
-    own = getattr(world, "set_parameters", None)
-    check_arguments(own if callable(own) else create_env, type(world), variation.names())
+    setter = getattr(env, "set_parameters", None)
+    check_arguments(setter if callable(setter) else create_env, type(env), variation.names())
 
 
-def check_arguments(takes: Callable[..., Any], world: type, names: Sequence[str]) -> None:
-    """Raise if an environment does not take an argument.
+def check_arguments(function: Callable[..., Any], cls: type, names: Sequence[str]) -> None:
+    """Raise if an environment does not accept an argument.
 
     Args:
-        takes: the factory of the environment, or its `set_parameters`.
-        world: its class, for the message.
+        function: the factory of the environment, or its `set_parameters`.
+        cls: its class, for the message.
         names: the arguments.
 
     Raises:
-        InvalidSampler: it does not; with the nearest name.
+        InvalidSampler: there is no such argument; with the closest name.
     """
-    signature = inspect.signature(takes)
+    signature = inspect.signature(function)
     for name in names:
         try:
             signature.bind_partial(**{name: None})
         except TypeError:
             by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-            known = [p.name for p in signature.parameters.values() if p.kind in by_name]
-            takes_these = ", ".join(known) or "none"
-            hint = did_you_mean(name, known)
+            parameters = [p.name for p in signature.parameters.values() if p.kind in by_name]
+            listed = ", ".join(parameters) or "none"
+            hint = did_you_mean(name, parameters)
             raise InvalidSampler(
-                f"expected an argument of {world.__name__}, which can vary {takes_these}, got "
+                f"expected an argument of {cls.__name__}, which can vary {listed}, got "
                 f"{name!r}{hint}"
             ) from None
 
 
 def _bits(seed: int, purpose: str, match: int, episode: int, name: str) -> int:
-    """Return 64 random bits of an argument in an episode."""
+    """Return 64 random bits for an argument in an episode."""
     return mix_ints(seed & _64_BITS, key_of(purpose), match, episode, key_of(name))

@@ -1,4 +1,4 @@
-"""`VecEnv`: the interface of environments that step together."""
+"""`VecEnv`: the interface of vectorized environments."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class VecEnv(ABC):
-    """B environments that step together. Everything that trains goes through this interface.
+    """B environments that step together. All training code uses this interface.
 
     Attributes:
         sides: number of sides of a match, 1 for environments.
@@ -64,30 +64,30 @@ class VecEnv(ABC):
 
     @abstractmethod
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """Begin an episode everywhere; frames show the types and features of `obs_config`."""
+        """Reset all environments; frames contain the types and features of `obs_config`."""
 
     @abstractmethod
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
-        """Take a step everywhere.
+        """Step all environments.
 
         Args:
             actions: for every action, int64 (actors,) per frame: the choice of each actor of the
                 last frame's mask. For select-entity actions it is the position among the actees.
-            obs_filter: the types and features to show.
+            obs_filter: the types and features of the next frames.
         """
 
     def act_async(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> None:
-        """Begin a step everywhere; `wait` returns what it shows.
+        """Begin a step in all environments; `wait` returns its frames.
 
-        In between, the caller can do something else: two halves of the environments can take
-        turns with a policy. Where environments cannot step on their own, they do in `wait`.
+        In between, the caller can do other work: a policy can alternate between two halves of the
+        environments. Environments that cannot step in the background do so in `wait`.
 
         Args:
             actions: as in `act`.
             obs_filter: as in `act`.
 
         Raises:
-            EntityEnvError: another step was begun, but not waited for.
+            EntityEnvError: `wait` was not called after an earlier step.
         """
         self.check_no_begun_step("act_async")
         self._begun = actions, obs_filter
@@ -96,7 +96,7 @@ class VecEnv(ABC):
         """Return the frames after the step that `act_async` began.
 
         Raises:
-            EntityEnvError: none was begun.
+            EntityEnvError: `act_async` was not called.
         """
         if self._begun is None:
             raise EntityEnvError("wait: call act_async first")
@@ -104,56 +104,55 @@ class VecEnv(ABC):
         return self.act(actions, obs_filter)
 
     def check_no_begun_step(self, name: str) -> None:
-        """Raise if a step was begun that was not waited for, before `name` loses it.
+        """Raise if a step is running, which method `name` would lose.
 
         Raises:
-            EntityEnvError: a step was begun; call `wait` first.
+            EntityEnvError: a step is running; call `wait` first.
         """
         if self._begun is not None:
             raise EntityEnvError(f"{name}: call wait first")
 
-    # The earlier name, for vectorised environments that call it. ArrayEnvs does: a change of its
-    # code would part it from saved states.
+    # The earlier name, for vectorized environments that call it. ArrayEnvs does: a change of its
+    # code would invalidate saved states.
     refuse_begun_step = check_no_begun_step
 
     _begun: tuple[Mapping[ActionName, Ragged], ObsSpace] | None = None
 
     @abstractmethod
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Return pictures of all environments, (B, height, width, 3) uint8."""
+        """Render all environments, (B, height, width, 3) uint8."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     def seed(self, seed: int) -> None:
-        """Make all that follows the next reset a function of `seed`; by default it may not be."""
+        """Make everything after the next reset a function of `seed`; does nothing by default."""
         return
 
     def vary(self, variation: Variation) -> None:
-        """Draw the arguments of the environments, for episodes that begin from now on.
+        """Draw the arguments of the environments for all following episodes.
 
         Args:
-            variation: the samplers; that without groups is of the arguments of the constructor.
+            variation: the samplers; without groups, episodes use the arguments of the constructor.
 
         Raises:
-            EntityEnvError: the class does not override this, as those in array operations.
+            EntityEnvError: the class does not override this method, as those in array operations.
         """
         fix = "override vary, or step single environments in an EnvList"
         raise EntityEnvError(f"vary: {type(self).__name__} does not vary its arguments; {fix}")
 
     def track(self, types: Sequence[EntityName] | None = None) -> None:
-        """Give every entity a number by its id, in `VecObs.identity`.
+        """Assign a number to every entity by its id, in `VecObs.identity`.
 
         The numbers are part of `get_state`. After `set_state` with a state of environments that
-        were not tracked, numbers begin with the frames that it shows.
+        were not tracked, numbers begin with its last frames.
 
         Args:
-            types: the entity types to number, of which those without ids get no numbers; None for
-                all.
+            types: the entity types to number, except for types without ids; None for all types.
 
         Raises:
             EntityEnvError: there was a reset or `set_state`; a type is not in the space; or the
-                class does not override this, as those in array operations, which have no ids.
+                class does not override this method, as those in array operations, without ids.
         """
         fix = "override track, or step single environments in an EnvList"
         raise EntityEnvError(f"track: {type(self).__name__} does not number its entities; {fix}")
@@ -162,13 +161,13 @@ class VecEnv(ABC):
         """Return the state of the environments, for `set_state` in this or another process.
 
         Called between steps, when a run is saved. The state is packed at once, so it need not be
-        a copy. It has to hold all that the next steps depend on: the episodes, what seeds
-        the next ones, the frames that were shown last.
+        a copy. It must contain everything that the next steps depend on: the episodes, the seeds of
+        the next ones, the last frames.
 
         Returns:
             Parts by name, of plain data (see `plain_state.py`) and batches of this package;
-            wrappers add theirs. None where an environment cannot be saved: all begin new episodes
-            then.
+            wrappers add their parts. None if an environment cannot be saved: then all of them begin
+            new episodes when the run is resumed.
         """
         return None
 
@@ -180,52 +179,52 @@ class VecEnv(ABC):
         """Continue from a state, instead of a reset.
 
         Args:
-            state: what `get_state` returned; of as many environments, made with the same arguments.
-            obs_config: the types and features to show, those of before.
+            state: result of `get_state`, of as many environments, made with the same arguments.
+            obs_config: types and features of the frames, as before.
 
         Returns:
-            The frames that were shown last, their rewards and ends aside; None where the
-            environments cannot do this, and a reset is needed.
+            The last frames, without their rewards and ends; None if the environments cannot be
+            restored, and a reset is needed.
         """
         return None
 
     def world_code(self) -> dict[str, str]:
         """Return digests of the source of the environments' classes, by the names of classes.
 
-        A state is of that code: attributes that the code sets in another way now would be as they
-        were. Empty where the source is not known.
+        A state is valid for that code only: attributes that other code would set differently keep
+        their saved values. Empty if the source is not available.
         """
         return {}
 
     def process_times(self) -> list[ProcessTimes]:
-        """Return the time and memory of each process with environments; [] if not known."""
+        """Return the time and memory of each process with environments; [] if unknown."""
         return []
 
     def close(self) -> None:
-        """Release what the environments hold."""
+        """Release the resources of the environments."""
         return
 
     def has_global_entity(self) -> bool:
-        """Return whether frames carry a row of global features."""
+        """Return whether frames contain a row of global features."""
         return has_global_entity(self.obs_space(), self.action_space())
 
 
-def copy_of_filter(shown: ObsSpace, before: ObsSpace | None) -> ObsSpace:
-    """Return a copy of a filter for environments, which may change it.
+def copy_of_filter(obs_filter: ObsSpace, cached: ObsSpace | None) -> ObsSpace:
+    """Return a copy of a filter for environments, which may modify it.
 
     Args:
-        shown: the filter.
-        before: the last copy, which is returned while it is equal, in order as well; or None.
+        obs_filter: the filter.
+        cached: the last copy or None; returned if it is equal, including the order of types.
     """
-    if before is None or before != shown or [*before.entities] != [*shown.entities]:
-        return copy.deepcopy(shown)
-    return before
+    if cached is None or cached != obs_filter or [*cached.entities] != [*obs_filter.entities]:
+        return copy.deepcopy(obs_filter)
+    return cached
 
 
 class VecEnvWrapper(VecEnv):
-    """Base class of wrappers of environments; methods not overridden are the environments' own.
+    """Base class of wrappers; by default each method calls the same method of the environments.
 
-    Work before a step belongs in `act_async`, work after it in `wait`.
+    Code to run before a step belongs in `act_async`, code to run after it in `wait`.
 
     Args:
         env: the environments.
@@ -247,16 +246,16 @@ class VecEnvWrapper(VecEnv):
         return len(self.env)
 
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
-        """Take a step everywhere."""
+        """Step all environments."""
         self.act_async(actions, obs_filter)
         return self.wait()
 
     def act_async(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> None:
-        """Begin a step everywhere."""
+        """Begin a step in all environments."""
         self.env.act_async(actions, obs_filter)
 
     def wait(self) -> VecObs:
-        """Return the frames after that step."""
+        """Return the frames after the step that `act_async` began."""
         return self.env.wait()
 
     def seed(self, seed: int) -> None:
@@ -268,7 +267,7 @@ class VecEnvWrapper(VecEnv):
         self.env.vary(variation)
 
     def track(self, types: Sequence[EntityName] | None = None) -> None:
-        """Give every entity of the environments a number."""
+        """Assign numbers to the entities of the environments."""
         self.env.track(types)
 
     def get_state(self) -> dict[str, Any] | None:
@@ -292,7 +291,7 @@ class VecEnvWrapper(VecEnv):
         return self.env.process_times()
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
-        """Return pictures of the environments."""
+        """Render the environments."""
         return self.env.render(**kwargs)
 
     def close(self) -> None:
@@ -301,23 +300,23 @@ class VecEnvWrapper(VecEnv):
 
 
 class AddMetricsWrapper(VecEnvWrapper):
-    """Wrapper that adds episode returns and lengths, and numbers of entities, to the metrics.
+    """Wrapper that adds episode returns, episode lengths and entity counts to the metrics.
 
     The metrics of a step are `episodic_reward`, `episode_length`, `reward` (of each step), `step`
-    (how far the running episodes are), `entity_count` and `entity_count/<type>`; what is global is
-    no entity. Frames between two episodes, `VecObs.padding`, and the steps from them are left out.
-    Values that are not finite count as missing.
+    (steps of the running episodes so far), `entity_count` and `entity_count/<type>`, without
+    global features. Frames between two episodes, `VecObs.padding`, and the steps from them do not
+    count. Values that are not finite count as missing.
 
     Args:
         env: the environments.
         filter: (B,) bool, the environments that count, which may change between steps; all of them
-            by default. Metrics that a vectorised environment gives without `VecObs.env_metrics`
-            cannot be separated and count all.
+            by default. Metrics of a vectorized environment without `VecObs.env_metrics` cannot be
+            separated and count for all.
 
     Attributes:
-        groups: consecutive environments, for which metrics are added up apart; all by default.
-        of_groups: the metrics of the last step of each group; those that cannot be separated are
-            the first one's.
+        groups: slices of environments with separate metrics; one slice of all by default.
+        group_metrics: the metrics of the last step of each group; metrics that cannot be
+            separated belong to the first group.
         finite: the filter of the environments' metrics.
     """
 
@@ -328,11 +327,11 @@ class AddMetricsWrapper(VecEnvWrapper):
         self.total_steps = np.zeros(len(env), dtype=np.int64)
         self._padding = np.zeros(len(env), dtype=np.bool_)  # of the current frames
         self.groups = [slice(0, len(env))]
-        self.of_groups: list[dict[str, Metric]] = [{}]
+        self.group_metrics: list[dict[str, Metric]] = [{}]
         self.finite = FiniteMetrics()
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
-        """Begin an episode everywhere."""
+        """Reset all environments."""
         self.total_reward[:] = 0
         self.total_steps[:] = 0
         obs = self.env.reset(obs_config)
@@ -362,23 +361,23 @@ class AddMetricsWrapper(VecEnvWrapper):
         self.finite.filter(obs, self.total_steps, self._padding)
         self.total_reward += obs.reward
         self.total_steps += ~self._padding
-        self.of_groups = [self._metrics_of(obs, group) for group in self.groups]
+        self.group_metrics = [self._metrics_of(obs, group) for group in self.groups]
         obs.metrics = {}
-        for of_group in self.of_groups:
-            add_metrics(obs.metrics, of_group)
+        for metrics in self.group_metrics:
+            add_metrics(obs.metrics, metrics)
         # Returns and lengths of the episodes that ended.
         if obs.done.any():
             lengths = obs.done.astype(np.int64)
             obs.env_metrics["episodic_reward"] = Ragged(self.total_reward[obs.done], lengths)
-            of_steps = self.total_steps[obs.done].astype(np.float64)
-            obs.env_metrics["episode_length"] = Ragged(of_steps, lengths)
+            num_steps = self.total_steps[obs.done].astype(np.float64)
+            obs.env_metrics["episode_length"] = Ragged(num_steps, lengths)
         self.total_reward[obs.done] = 0
         self.total_steps[obs.done] = 0
         self._padding = obs.is_padding
         return obs
 
-    def running_of_groups(self) -> list[dict[str, Metric]]:
-        """Return `running_length`, the steps of the episodes that are running, of each group."""
+    def running_group_metrics(self) -> list[dict[str, Metric]]:
+        """Return `running_length`, the steps of the running episodes, of each group."""
         is_running = self.filter & (self.total_steps > 0)
         return [
             {"running_length": Metric.of(self.total_steps[group][is_running[group]])}
@@ -386,8 +385,8 @@ class AddMetricsWrapper(VecEnvWrapper):
         ]
 
     def _metrics_of(self, obs: VecObs, group: slice) -> dict[str, Metric]:
-        """Return the metrics of a step, of the environments of a group that count."""
-        # Metrics of the environments, without those that do not count.
+        """Return the metrics of a step, over the environments of a group that count."""
+        # Metrics of the environments that count.
         counted = self.filter
         if len(self.groups) > 1:
             counted = np.zeros_like(counted)
@@ -396,8 +395,8 @@ class AddMetricsWrapper(VecEnvWrapper):
         is_first = group.start == 0
         metrics = {n: m for n, m in obs.metrics.items() if is_first or n in obs.env_metrics}
         if not is_step.all():
-            for name, given in obs.env_metrics.items():
-                metrics[name] = Metric.of(given.values[np.repeat(is_step, given.lengths)])
+            for name, ragged in obs.env_metrics.items():
+                metrics[name] = Metric.of(ragged.values[np.repeat(is_step, ragged.lengths)])
         # Entities of each type and of all types, one row for each metric.
         ended = obs.done & counted
         types = [name for name in obs.features if name != GLOBAL]
@@ -405,12 +404,12 @@ class AddMetricsWrapper(VecEnvWrapper):
         rows = np.array([self.total_steps, *counts])  # (1 + types, B)
         rows = np.concatenate([rows, rows[1:].sum(axis=0, keepdims=True)])[:, is_frame]
         names = ["step", *(f"entity_count/{name}" for name in types), "entity_count"]
-        of_counts = dict(zip(names, Metric.of_each(rows), strict=True))
+        count_metrics = dict(zip(names, Metric.of_each(rows), strict=True))
         if len(obs.padding) or self._padding.any():
-            of_counts["step"] = Metric.of(self.total_steps[is_step])
+            count_metrics["step"] = Metric.of(self.total_steps[is_step])
         # Returns and lengths of the episodes that ended.
-        metrics["step"] = of_counts.pop("step")
+        metrics["step"] = count_metrics.pop("step")
         metrics["reward"] = Metric.of(obs.reward[is_step])
         metrics["episodic_reward"] = Metric.of(self.total_reward[ended])
         metrics["episode_length"] = Metric.of(self.total_steps[ended])
-        return metrics | of_counts
+        return metrics | count_metrics

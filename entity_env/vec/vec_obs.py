@@ -15,19 +15,19 @@ from entity_env.ragged import Ragged, Selection, exclusive_cumsum, row_indices
 
 Choices: TypeAlias = dict[ActionName, Ragged]
 """The choices of the actors of every action, as in `VecEnv.act`: int64 (actors,) per frame, or
-float32 (actors, components) of numbers."""
+float32 (actors, components) for continuous actions."""
 
 
 @dataclass
 class After(FrameData):
-    """The action that actors take before a dependent one.
+    """Link of a dependent action to its parent, the action that its actors take before it.
 
     Attributes:
-        action: its name.
-        rows: int64 (actors,) per frame, the number of each actor among the actors of that action in
-            its frame.
-        when: the labels of that action with which the dependent one is taken, by their number; any
-            choice if empty.
+        action: name of the parent action.
+        rows: int64 (actors,) per frame, index of each actor among the actors of the parent action
+            in its frame.
+        when: indices of the labels of the parent action that activate the dependent action; empty
+            for all choices.
     """
 
     action: ActionName = field(metadata=SAME)
@@ -39,7 +39,7 @@ class After(FrameData):
 
     @property
     def labels(self) -> int:
-        """The number of labels that masks tell apart."""
+        """Number of parent labels for which masks differ."""
         return max(1, len(self.when))
 
 
@@ -47,17 +47,16 @@ class VecActionMask(FrameData):
     """Base class of batched masks: the actors of an action in each frame, and their choices.
 
     Attributes:
-        actors: int64 (actors,) per frame, positions in the frame; those with a legal choice.
+        actors: int64 (actors,) per frame, positions in the frame, of actors with a legal choice.
         actees: int64 (actees,) per frame, positions in the frame; None if nothing is selected.
         mask: bool, True where allowed; None when everything is. (actors, choices) per frame; with
-            actees (actors * actees,) per frame, row by row. Of a dependent action with labels in
-            `after.when` there are as many rows, or blocks of actees, for each actor, one after the
-            other.
-        after: the action that the actors take before this one, if it depends on one.
+            actees (actors * actees,) per frame, row by row. A dependent action with labels in
+            `after.when` has, for each actor, a row or block of actees per label, in their order.
+        after: link to the parent action, for a dependent action.
     """
 
     num_draws: ClassVar[int] = 1
-    """Random numbers that the choice of an actor takes."""
+    """Number of random numbers to sample the choice of an actor."""
     actors: Ragged
     actees: Ragged | None
     mask: Ragged | None
@@ -65,35 +64,35 @@ class VecActionMask(FrameData):
 
     @property
     def labels(self) -> int:
-        """The number of labels of the action before this one that the mask tells apart."""
+        """Number of labels of the parent action for which the mask differs."""
         return 1 if self.after is None else self.after.labels
 
     @property
     def bounds(self) -> Ragged | None:
-        """Bounds of the numbers that actors choose, (actors, 2, components) per frame, if any."""
+        """Bounds of continuous actions, (actors, 2, components) per frame; None for others."""
         return None
 
     def mask_lengths(self) -> IntArray:
-        """Return the rows that `mask` has in each frame, (B,) int64."""
+        """Return the number of rows of `mask` in each frame, (B,) int64."""
         lengths = self.actors.lengths * self.labels
         return lengths if self.actees is None else lengths * self.actees.lengths
 
     def missing(self, path: Path, like: Any) -> Any:
-        """Return the mask if it is not given: everything is allowed."""
+        """Return the mask if it is None: everything is allowed."""
         if path == ("mask",):
             return self.full_mask(like.values.shape[1:])
         return super().missing(path, like)
 
-    def keep(self, kept: BoolArray, label: IntArray | None = None) -> Self:
+    def keep(self, selected: BoolArray, label: IntArray | None = None) -> Self:
         """Return the mask of some of the actors.
 
         Args:
-            kept: (actors,) bool, those to keep.
-            label: (actors,) int64, for a mask that tells labels apart: the one to keep the rows of,
-                by its place in `after.when`; the mask that is returned then depends on no action.
-                None to keep the rows of all labels.
+            selected: (actors,) bool, the actors to keep.
+            label: (actors,) int64, for a mask with several labels: index in `after.when` of the
+                label to keep the rows of; the returned mask then depends on no action. None to keep
+                the rows of all labels.
         """
-        rows = np.flatnonzero(kept)
+        rows = np.flatnonzero(selected)
         frame = np.repeat(np.arange(len(self.actors)), self.actors.lengths)[rows]
         lengths = np.bincount(frame, minlength=len(self.actors))
         changes: dict[str, Any] = {"actors": Ragged(self.actors.values[rows], lengths)}
@@ -104,25 +103,29 @@ class VecActionMask(FrameData):
         if label is not None:
             changes["after"] = None
         elif self.after is not None:
-            of_kept = Ragged(self.after.rows.values[rows], lengths)
-            changes["after"] = replace(self.after, rows=of_kept)
+            after_rows = Ragged(self.after.rows.values[rows], lengths)
+            changes["after"] = replace(self.after, rows=after_rows)
         return replace(self, **changes)  # type: ignore[type-var]
 
-    def keep_actees(self, kept: BoolArray) -> Self:
-        """Return the mask of some of the actees, (actees,) bool."""
+    def keep_actees(self, selected: BoolArray) -> Self:
+        """Return the mask of some of the actees.
+
+        Args:
+            selected: (actees,) bool, the actees to keep.
+        """
         assert self.actees is not None
         blocks = self.actors.lengths * self.labels
         starts, sizes = (np.repeat(x, blocks) for x in (self.actees.starts, self.actees.lengths))
-        frame = np.repeat(np.arange(len(self.actees)), self.actees.lengths)[kept]
+        frame = np.repeat(np.arange(len(self.actees)), self.actees.lengths)[selected]
         lengths = np.bincount(frame, minlength=len(self.actees))
         mask = self.mask
         if mask is not None:
-            mask = Ragged(mask.values[kept[row_indices(starts, sizes)]], blocks * lengths)
-        actees = Ragged(self.actees.values[kept], lengths)
+            mask = Ragged(mask.values[selected[row_indices(starts, sizes)]], blocks * lengths)
+        actees = Ragged(self.actees.values[selected], lengths)
         return replace(self, actees=actees, mask=mask)  # type: ignore[type-var]
 
     def _rows_of(self, actors: IntArray, label: IntArray | None) -> dict[str, Any]:
-        """Return the fields that have rows for each actor, of some of them, flat."""
+        """Return the fields with rows for each actor, of some of the actors, flat."""
         if self.mask is None:
             return {}
         # Each actor has `labels` blocks of rows.
@@ -133,7 +136,7 @@ class VecActionMask(FrameData):
         return {"mask": self.mask.values[row_indices(starts, sizes * self.labels)]}
 
     def legal_by_label(self) -> BoolArray:
-        """Return which actors have a legal choice after each label, (actors, labels) bool."""
+        """Return whether actors have a legal choice after each label, (actors, labels) bool."""
         num_actors = len(self.actors.values)
         if self.actees is not None:
             sizes = np.repeat(self.actees.lengths, self.actors.lengths * self.labels)
@@ -145,11 +148,11 @@ class VecActionMask(FrameData):
         if self.mask is None:
             return np.ones((num_actors, self.labels), np.bool_)
         size = self.mask.values.shape[1]
-        any_of: BoolArray = self.mask.values.reshape(-1, self.labels, size).any(axis=2)
-        return any_of
+        is_legal: BoolArray = self.mask.values.reshape(-1, self.labels, size).any(axis=2)
+        return is_legal
 
     def full_mask(self, columns: tuple[int, ...]) -> Ragged:
-        """Return the mask; all choices are allowed if it was not given.
+        """Return the mask; an array of True if it is None.
 
         Args:
             columns: `ActionSpace.mask_columns`.
@@ -161,14 +164,14 @@ class VecActionMask(FrameData):
 
 
 def block_sizes(mask: Any) -> IntArray:
-    """Return the rows of a mask that each actor has for a label, (actors,) int64.
+    """Return the number of mask rows of each actor for one parent label, (actors,) int64.
 
     Args:
         mask: has `actors` and `actees`, in memory or on a device.
     """
     if mask.actees is None:
         return np.ones(len(mask.actors.values), np.int64)
-    return np.repeat(mask.actees.lengths, mask.actors.lengths)  # a row for each actee of its frame
+    return np.repeat(mask.actees.lengths, mask.actors.lengths)  # one row per actee of its frame
 
 
 @dataclass
@@ -177,7 +180,7 @@ class VecCategoricalActionMask(VecActionMask):
 
     Attributes:
         actors: int64 (actors,) per frame, positions in the frame. The position of the global
-            actor is the number of entities of the frame. Actors with nothing legal are not here.
+            actor is the number of entities of the frame. Actors without a legal choice are omitted.
         mask: bool (actors, choices) per frame, True where allowed; None when everything is.
         after: as in `VecActionMask`.
     """
@@ -193,7 +196,7 @@ class VecSelectEntityActionMask(VecActionMask):
     """The actors of a select-entity action in each frame, and the entities that may be selected.
 
     Attributes:
-        actors: int64 (actors,) per frame, positions in the frame; those that can select anything.
+        actors: int64 (actors,) per frame, positions in the frame, of actors with a legal choice.
         actees: int64 (actees,) per frame, positions in the frame.
         mask: bool (actors * actees,) per frame, row by row, True where that actor may select
             that actee; None when everything is allowed.
@@ -208,13 +211,13 @@ class VecSelectEntityActionMask(VecActionMask):
 
 @dataclass
 class VecContinuousActionMask(VecActionMask):
-    """The actors of an action of numbers in each frame, and the bounds of each.
+    """The actors of a continuous action in each frame, and their bounds.
 
     Attributes:
         actors: int64 (actors,) per frame, positions in the frame. The position of the global
             actor is the number of entities of the frame.
-        low: float32 (actors, components) per frame, the smallest numbers.
-        high: float32 (actors, components) per frame, the largest numbers.
+        low: float32 (actors, components) per frame, lower bounds.
+        high: float32 (actors, components) per frame, upper bounds.
         after: as in `VecActionMask`.
     """
 
@@ -227,12 +230,12 @@ class VecContinuousActionMask(VecActionMask):
 
     @property
     def num_draws(self) -> int:  # type: ignore[override]
-        """Random numbers that the choice of an actor takes: one for each component."""
+        """Number of random numbers to sample the choice of an actor: one per component."""
         return int(self.low.values.shape[1])
 
     @property
     def bounds(self) -> Ragged:
-        """float32 (actors, 2, components) per frame, the smallest and largest numbers."""
+        """Lower and upper bounds, float32 (actors, 2, components) per frame."""
         return Ragged(np.stack([self.low.values, self.high.values], axis=1), self.actors.lengths)
 
     def _rows_of(self, actors: IntArray, label: IntArray | None) -> dict[str, Any]:
@@ -244,7 +247,7 @@ _ADD, _MIN, _MAX = np.add.reduce, np.minimum.reduce, np.maximum.reduce
 
 @dataclass
 class Metric:
-    """Count, sum and range of the values of one metric."""
+    """Count, sum, minimum and maximum of the values of one metric."""
 
     count: int = 0
     sum: float = 0.0
@@ -262,12 +265,12 @@ class Metric:
 
     @classmethod
     def of_each(cls, rows: IntArray) -> "list[Metric]":
-        """Return the metrics of arrays of integers, all of one length: (metrics, values)."""
+        """Return the metric of each row of integers, (metrics, values)."""
         num_metrics, count = rows.shape
         if count == 0:
             return [cls() for _ in range(num_metrics)]
-        found = [of(rows, axis=1).tolist() for of in (_ADD, _MIN, _MAX)]
-        return [cls(count, *map(float, each)) for each in zip(*found, strict=True)]
+        reduced = [of(rows, axis=1).tolist() for of in (_ADD, _MIN, _MAX)]
+        return [cls(count, *map(float, each)) for each in zip(*reduced, strict=True)]
 
     def push(self, value: float) -> None:
         """Add one value."""
@@ -282,12 +285,12 @@ class Metric:
 
     @property
     def mean(self) -> float:
-        """The mean; 0 when nothing was counted."""
+        """Mean of the values; 0 if there are none."""
         return self.sum / self.count if self.count else 0.0
 
 
 def add_metrics(total: dict[str, Metric], more: Mapping[str, Metric]) -> None:
-    """Add the metrics of one more step to those of all steps so far."""
+    """Add the metrics of one step to the running totals, in place."""
     for name, metric in more.items():
         total[name] = total[name] + metric if name in total else metric
 
@@ -299,33 +302,33 @@ _NO_FLAGS = np.zeros(0, np.bool_)
 class VecObs(FrameData):
     """One frame of each of B environments.
 
-    An environment whose episode ended is reset in the same step: its features and masks are the
+    An environment is reset in the step that ends its episode: its features and masks are then the
     first of the new episode, its reward, flags and metrics are the last of the old one.
 
     Attributes:
         features: float32 (n, num_features) per frame, for every entity type of the space; and
-            under "__global__" one row per frame, where there is anything global.
-        visible: bool (n,) per frame, for the types of which something may be hidden.
+            under "__global__" one row per frame, if there are global features.
+        visible: bool (n,) per frame, for the types with entities that may be hidden.
         action_masks: for every action of the space.
         reward: (B,) float32.
         done: (B,) bool, the episode ended in this step.
         metrics: metrics of the environments, over all of them.
-        truncated: (B,) bool, those of `done` that were cut off.
-        final: the last observations of the truncated episodes, one frame for each True in
+        truncated: (B,) bool, the episode was truncated.
+        final: last observations of the truncated episodes, one frame for each True in
             `truncated`, without actions; None when nothing was truncated.
         env_metrics: the values behind `metrics`, float64, none or one per environment.
-        kinds: uint8 or int16 (n, num_kinds) per frame, the indices of labels, for the types that
-            have kinds, and under "__global__" for kinds that belong to no entity; see
+        kinds: uint8 or int16 (n, num_kinds) per frame, label indices of categorical features, for
+            the types that have any, and under "__global__" for global ones; see
             `kinds.label_dtype`.
-        identity: int64 (n,) per frame, for the types that `VecEnv.track` was given: the numbers of
-            the entities, 0, 1, ... in the order in which their environment, or side of a match,
-            first showed them in this episode. Equal numbers are one entity, even of two types. A
-            frame in which a type has no ids has no rows of it.
-        lost: (B,) bool, those of `truncated` that ended as their worker process was lost; empty if
-            none did.
+        identity: int64 (n,) per frame, for the types that `VecEnv.track` was called with: the
+            number of each entity, 0, 1, ... in the order in which its environment, or side of a
+            match, first showed it in this episode. Equal numbers are the same entity, even of two
+            types. A frame in which a type has no ids has no rows of it.
+        lost: (B,) bool, the episode was truncated because its worker process was lost; empty if
+            there are none.
         padding: (B,) bool, frames between two episodes, of environments that take a step to reset:
-            nobody acts in them, and the next step has no reward and begins an episode. They follow
-            the step that has `done`, and are not learnt from. Empty if there are none.
+            actions have no effect in them, and the next step has no reward and begins an episode.
+            They follow the step that has `done`, and are not learnt from. Empty if there are none.
     """
 
     features: dict[EntityName, Ragged]
@@ -351,17 +354,17 @@ class VecObs(FrameData):
 
     @property
     def terminated(self) -> BoolArray:
-        """(B,) bool, those of `done` that ended by themselves."""
+        """(B,) bool, the episode ended and was not truncated."""
         terminated: BoolArray = self.done & ~self.truncated
         return terminated
 
     @property
     def is_padding(self) -> BoolArray:
-        """(B,) bool, `padding` with a flag for each frame; a copy."""
+        """(B,) bool, copy of `padding` with a flag for each frame."""
         return self.padding.copy() if len(self.padding) else np.zeros(len(self), np.bool_)
 
     def missing(self, path: Path, like: Any) -> Any:
-        """Return a leaf that is not given: all is seen, and nobody has numbers."""
+        """Return the default of a missing leaf: everything is visible, no entity has a number."""
         if path[0] == "visible":
             return self.visibility(path[1])
         if path[0] in ("env_metrics", "identity"):
@@ -369,13 +372,13 @@ class VecObs(FrameData):
         return super().missing(path, like)
 
     def select(self, selection: Selection) -> Self:
-        """Return a copy of the selected frames; reward, done and metrics are blank."""
+        """Return a copy of the selected frames, with blank reward, done and metrics."""
         reward, no_flags = np.zeros(len(self), np.float32), np.zeros(len(self), np.bool_)
-        shown = replace(self, reward=reward, done=no_flags, truncated=no_flags, lost=no_flags)
-        shown = replace(shown, metrics={}, env_metrics={}, final=None)
-        taken = super(VecObs, replace(shown, padding=self.is_padding)).select(selection)
-        padding = taken.padding if taken.padding.any() else _NO_FLAGS
-        return replace(taken, lost=_NO_FLAGS, padding=padding)
+        blank = replace(self, reward=reward, done=no_flags, truncated=no_flags, lost=no_flags)
+        blank = replace(blank, metrics={}, env_metrics={}, final=None)
+        selected = super(VecObs, replace(blank, padding=self.is_padding)).select(selection)
+        padding = selected.padding if selected.padding.any() else _NO_FLAGS
+        return replace(selected, lost=_NO_FLAGS, padding=padding)
 
     @classmethod
     def cat(cls, pieces: Sequence[Self]) -> Self:
@@ -386,7 +389,7 @@ class VecObs(FrameData):
         joined = super().cat(pieces)
         visible = {n: joined.visible[n] for n in joined.features if n in joined.visible}
         finals = [piece.final for piece in pieces if piece.final is not None]
-        metrics = {  # from the values, where known: sums of sums would round differently
+        metrics = {  # from the values, if available: sums of sums would round differently
             name: Metric.of(joined.env_metrics[name].values)
             if name in joined.env_metrics
             else sum((p.metrics[name] for p in pieces if name in p.metrics), Metric())
@@ -396,12 +399,12 @@ class VecObs(FrameData):
         return replace(joined, visible=visible, metrics=metrics, final=final)
 
     def _with_flags(self, name: str) -> Self:
-        """Return the same with a flag for each frame."""
+        """Return a copy with a flag for each frame."""
         all_flags: Any = {name: np.zeros(len(self), np.bool_)}
         return self if len(getattr(self, name)) else replace(self, **all_flags)
 
     def extend(self, other: "VecObs") -> None:
-        """Append the frames of another batch of the same environments' spaces."""
+        """Append the frames of another batch with the same spaces, in place."""
         vars(self).update(vars(VecObs.cat([self, other])))
 
     def visibility(self, name: EntityName) -> Ragged:

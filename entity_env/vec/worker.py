@@ -1,6 +1,6 @@
 """Worker process of a `ParallelEnvList`: an `EnvList` that answers messages, and its parent's side.
 
-It is started as a fresh interpreter that imports this module and nothing of the main program, so
+It is a fresh interpreter that imports this module and nothing of the main program, so
 a script needs no `if __name__ == "__main__"` and a worker never loads torch unless the
 environment does.
 """
@@ -38,7 +38,7 @@ from entity_env.errors import (
     WorkerError,
 )
 from entity_env.match import world_of
-from entity_env.process import logger, reader_may_leave, warned
+from entity_env.process import ignore_broken_pipe, logger, warned
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ObsSpace
 from entity_env.vec.episode_state import offers_state
@@ -47,7 +47,7 @@ from entity_env.vec.transport import (
     Channel,
     ChannelClosedError,
     SharedMemory,
-    new_bell,
+    new_wake_event,
     packed,
     unpacked,
 )
@@ -55,15 +55,15 @@ from entity_env.vec.variation import Variation
 from entity_env.vec.vec_obs import VecObs
 
 SIGNALS_OF_PARENT = signal.SIGINT, signal.SIGTERM
-"""The parent handles them. It starts workers with these blocked, so none ends while it imports."""
+"""The parent handles them, and starts workers with these blocked, so none ends on import."""
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Serve the parent until it closes the connection.
 
-    The arguments are "parent" and its process id, or 0 if the worker may outlive it; and "files"
-    with those of the connection, of the memory of both sides, and of the bell.
+    Arguments of the command: "parent" and its process id, or 0 if the worker may outlive it; and
+    "files" with the descriptors of connection, memory of both sides, and wake event.
     """
     # The parent handles signals to its process group, and ends this process.
     for number in SIGNALS_OF_PARENT:
@@ -75,12 +75,12 @@ def main() -> None:
     if parent and sys.platform.startswith("linux"):
         with contextlib.suppress(AttributeError, OSError):  # a C library without it
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-        if os.getppid() != parent:  # it died before, so that no signal will come
+        if os.getppid() != parent:  # it died before the call, so that no signal will come
             os._exit(1)
     # Processes that an environment starts do not inherit the files.
     for file in map(int, files):
         os.set_inheritable(file, False)
-    connection, ours, theirs, *bell = map(int, files)
+    connection, outgoing, incoming, *wake_event = map(int, files)
     # Leave the core to the process that wakes this one: it has other workers to wake.
     if hasattr(os, "SCHED_BATCH"):
         with contextlib.suppress(OSError):
@@ -88,21 +88,21 @@ def main() -> None:
     threading.Thread(target=_exit_when_closed, args=[connection], daemon=True).start()
     channel = Channel(
         Connection(connection),
-        SharedMemory(ours),
-        SharedMemory(theirs),
-        hears=bell[0] if bell else None,
+        SharedMemory(outgoing),
+        SharedMemory(incoming),
+        wake_event=wake_event[0] if wake_event else None,
     )
-    with reader_may_leave(), contextlib.suppress(ChannelClosedError):  # the parent is gone
+    with ignore_broken_pipe(), contextlib.suppress(ChannelClosedError):  # the parent is gone
         serve(channel)
 
 
 def _exit_when_closed(connection: int) -> None:
-    """End this process when the other end of the connection closes, while other code runs.
+    """End this process when the other end of the connection closes, even while other code runs.
 
-    Needs the interpreter's lock, unlike the signal, which not every system has.
+    Unlike the signal, which not every system has, this needs the interpreter's lock.
     """
     hung_up = select.poll()
-    hung_up.register(connection, 0)  # no event but that one
+    hung_up.register(connection, 0)  # no event except POLLHUP
     hung_up.poll()
     os._exit(1)
 
@@ -112,12 +112,12 @@ class WorkerSetup:
     """Arguments of a worker.
 
     Attributes:
-        create_env: cloudpickle of the function that makes one.
+        create_env: cloudpickle of the factory of the environments.
         num_envs: the number of environments.
-        first: the index of the first among all environments of the run.
-        validate: whether to check numbers.
-        timeout_s: an answer that takes longer means that the worker hangs; None to wait for ever.
-        core: the only one that it runs on; None for any.
+        first: index of the first environment among all of the run.
+        validate: whether to check that numbers are finite.
+        timeout_s: seconds after which a worker that does not answer is lost; None for no limit.
+        core: index of the only core that it runs on; None for any.
         code: digests of the source of the environments' class, by name.
     """
 
@@ -140,9 +140,9 @@ class WorkerServer:
 
     Args:
         setup: the arguments of the worker.
-        path: folders of the modules of the program that asks.
-        argv: its arguments.
-        main_file: its main file, if there is one.
+        path: module search path of the main program.
+        argv: command line of the main program.
+        main_file: file of the main program, if there is one.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class WorkerServer:
         self.setup, self._main_file = setup, main_file
         self._envs: _WorkerEnvs | None = None
         if setup.core is not None:
-            with contextlib.suppress(OSError):  # it was taken away since
+            with contextlib.suppress(OSError):  # the core is no longer available
                 os.sched_setaffinity(0, {setup.core})
         sys.path[:], sys.argv[:] = path, argv
         logger.disabled = True  # the parent logs `warned`
@@ -162,15 +162,15 @@ class WorkerServer:
         return self._envs is not None
 
     def start(self) -> Any:
-        """Make the environments; answer with spaces, code, warnings and who offers no state."""
+        """Make the environments; return spaces, code, warnings and any class without state."""
         answer = self._answer(self._make)
         gc.collect()
-        gc.freeze()  # what lives as long as the worker is not looked through again: 8% of a step
-        gc.set_threshold(100_000)  # a step makes thousands of objects that go without it: up to 15%
+        gc.freeze()  # excludes long-lived objects from collections: saves 8% of a step
+        gc.set_threshold(100_000)  # a step makes thousands of short-lived objects: saves up to 15%
         return answer
 
     def answer(self, name: str, arguments: list[Any]) -> Any:
-        """Answer a message: the name of a method and its arguments."""
+        """Call the method of the environments named by a message, and return its answer."""
         return self._answer(lambda: getattr(self._envs, name)(*arguments))
 
     def _make(self) -> list[Any]:
@@ -181,7 +181,7 @@ class WorkerServer:
         return [*spaces, envs.world_code(), warned, envs.without_state()]
 
     def _answer(self, call: Callable[[], Any]) -> Any:
-        """Return the result of a call, or an exception of a class that the parent knows."""
+        """Return the result of a call, or an exception of a class that the parent can import."""
         try:
             return call()
         except InvalidObservation as raised:
@@ -208,26 +208,26 @@ def serve(channel: Channel) -> None:
 
 
 class _WorkerEnvs(EnvList):
-    """`EnvList` that gets the filter only when it changes, and keeps the choices it is sent."""
+    """`EnvList` that receives the filter only when it changes, and copies the choices."""
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         self._sent = obs_config
         return super().reset(obs_config)
 
     def vary_by(self, groups: list[Any]) -> None:
-        """Draw the arguments of episodes that begin from now on by a variation as plain data."""
+        """Draw the arguments of all following episodes by a variation as plain data."""
         self.vary(Variation.from_plain(groups))
 
     def act_on(self, sent: dict[ActionName, Ragged], obs_filter: ObsSpace | None) -> VecObs:
-        """Take a step.
+        """Step all environments.
 
         Args:
-            sent: the choices, whose memory is written again in the next step.
-            obs_filter: what to show, if that changes.
+            sent: the choices, in memory that the next step overwrites.
+            obs_filter: the types and features to show, if they change.
         """
         if obs_filter is not None:
             self._sent = obs_filter
-        # Environments may keep the copies. Children that they fork give up the shared memory.
+        # Environments may store the copies. Child processes that they fork close the shared memory.
         chosen = {name: Ragged(c.values.copy(), c.lengths.copy()) for name, c in sent.items()}
         sent.clear()
         return self.act(chosen, self._sent)
@@ -237,15 +237,15 @@ class _WorkerEnvs(EnvList):
         return super().set_state(copy.deepcopy(state), obs_config)
 
     def without_state(self) -> str | None:
-        """Return the class of an environment that does not offer its state; None if all do."""
-        worlds = (type(world_of(m)).__name__ for m in self.matches if not offers_state(m))
-        return next(worlds, None)
+        """Return the name of a class of environments without `get_state`; None if all have it."""
+        classes = (type(world_of(m)).__name__ for m in self.matches if not offers_state(m))
+        return next(classes, None)
 
     def snapshot(self) -> bytes | str:
-        """Return all that the next steps depend on, for `restore` in another process.
+        """Return everything that the next steps depend on, for `restore` in another process.
 
         Returns:
-            Why there is none, as text, if an environment cannot give its state.
+            The snapshot as bytes, or the reason as text if an environment cannot return its state.
         """
         try:
             state = self.get_state()
@@ -253,29 +253,29 @@ class _WorkerEnvs(EnvList):
             return str(error)
         if state is None:
             return self.why_no_state() or f"{self.without_state()} has no get_state and set_state"
-        drawn = random.getstate(), np.random.get_state()  # noqa: NPY002 (of environments)
-        return packed((state, self._sent, self._variation.to_plain(), drawn))
+        generators = random.getstate(), np.random.get_state()  # noqa: NPY002 (of environments)
+        return packed((state, self._sent, self._variation.to_plain(), generators))
 
     def restore(self, snapshot: bytes) -> VecObs | None:
-        """Continue from a `snapshot`; return the frames that were shown last."""
+        """Continue from a `snapshot`, and return the last frames."""
         state, self._sent, groups, (python, numpy) = unpacked(snapshot)
         self._variation = Variation.from_plain(groups)
-        shown = super().set_state(state, self._sent)
+        frames = super().set_state(state, self._sent)
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
-        return shown
+        return frames
 
 
 def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:
     """Return the environment factory of the parent.
 
     Only if it needs a module that cannot be imported, the main program is run as well (under the
-    name `__mp_main__`, as multiprocessing does): it may have made the module.
+    name `__mp_main__`, as multiprocessing does), as it may define the module.
     """
     try:
         factory: Callable[[], Any] = cloudpickle.loads(create_env)
     except ImportError:
-        if main is None or not Path(main).is_file():  # as on another host
+        if main is None or not Path(main).is_file():  # on another host
             raise
         sys.modules["__mp_main__"] = module = types.ModuleType("__mp_main__")
         vars(module).update(runpy.run_path(main, run_name="__mp_main__"))
@@ -290,10 +290,10 @@ def first_message(setup: WorkerSetup) -> list[Any]:
 
 
 class Worker(Protocol):
-    """The side of a worker on which a `ParallelEnvList` stands; `WorkerProcess` describes it.
+    """Interface between a `ParallelEnvList` and one worker; `WorkerProcess` documents it.
 
     Attributes:
-        host: tells hosts of workers elsewhere apart; "" here, or if it is not known yet.
+        host: id of a remote host; "" for this one, or before the first answer.
     """
 
     setup: WorkerSetup
@@ -304,39 +304,39 @@ class Worker(Protocol):
         """Send a message."""
 
     def started(self) -> Any:
-        """Return its spaces, or the error if there are none."""
+        """Return the spaces of its environments, or the error if they could not be made."""
 
     def receive(self) -> Any:
         """Return the answer to the last message."""
 
     def close(self) -> Exception | None:
-        """Close its environments and end it."""
+        """Close its environments and end the worker."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the worker at once."""
 
 
 def pickled(value: Any, field: str) -> bytes:
     """Return the cloudpickle of a function that makes environments, or of a value that holds one.
 
     Args:
-        value: what to send.
-        field: the setting that asks for it, for messages.
+        value: the value to send.
+        field: the setting with the value, for messages.
 
     Raises:
-        EntityEnvError: it cannot be sent; names the part that cannot.
+        EntityEnvError: it cannot be pickled; names the part that cannot.
     """
     try:
         code: bytes = cloudpickle.dumps(value)
     except Exception as error:
-        part = _unsendable(value, "the factory")
-        expected = "expected a world that can be sent to another process"
-        fix = "make it where the world is made, in its constructor"
+        part = _find_unpicklable(value, "the factory")
+        expected = "expected an environment that can be sent to another process"
+        fix = "create it in the constructor of the environment"
         raise EntityEnvError(f"{field}: {expected}, got {error} at {part}; {fix}") from None
     return code
 
 
-def _unsendable(value: Any, name: str) -> str:
+def _find_unpicklable(value: Any, name: str) -> str:
     """Return the path of the innermost argument, closed-over name or attribute that fails."""
     parts = dict(getattr(value, "keywords", {})) | dict(getattr(value, "__dict__", {}))
     free = getattr(getattr(value, "__code__", None), "co_freevars", ())
@@ -346,23 +346,23 @@ def _unsendable(value: Any, name: str) -> str:
         try:
             cloudpickle.dumps(part)
         except Exception:
-            return _unsendable(part, f"{name}.{key}" if name != "the factory" else key)
+            return _find_unpicklable(part, f"{name}.{key}" if name != "the factory" else key)
     return name
 
 
 _MAIN = "import sys; sys.path.insert(0, {!r}); from entity_env.vec.worker import main; main()"
-_CLOSE_S = 5  # for a worker to close its environments, and then to end
+_CLOSE_S = 5  # timeout for a worker to close its environments, and again to end
 
 
 class WorkerLostError(WorkerError):
-    """Loss of a worker that was killed, exited, hangs or could not start."""
+    """A worker was killed, exited, does not answer or could not start."""
 
 
 def as_started(answer: Any) -> Any:
     """Return the first answer of a worker; as a loss if its environments could not be made.
 
     Raises:
-        InvalidSpace: the environments have wrong spaces, as those of another worker would.
+        InvalidSpace: the spaces are invalid, in which case another worker would fail as well.
     """
     if isinstance(answer, InvalidSpace):
         raise answer
@@ -376,8 +376,8 @@ class RestartQuota:
     """Limit on the number of lost workers that are replaced.
 
     Attributes:
-        total: in all.
-        per_minute: within any minute.
+        total: number of restarts in all.
+        per_minute: number of restarts within any minute.
         clock: seconds, never going back.
     """
 
@@ -387,34 +387,34 @@ class RestartQuota:
     _recent: list[float] = field(default_factory=list)
 
     def take(self) -> str | None:
-        """Use up one restart; return the limit that forbids it, or None."""
-        now = self.clock()
-        self._recent = [taken for taken in self._recent if now - taken < 60]
+        """Use up one restart; return None, or the limit that forbids it."""
+        now_s = self.clock()
+        self._recent = [start_s for start_s in self._recent if now_s - start_s < 60]
         if self.total < 1:
             return "no restarts are left"
         if len(self._recent) >= self.per_minute:
             return f"{self.per_minute} restarts a minute are allowed"
         self.total -= 1
-        self._recent.append(now)
+        self._recent.append(now_s)
         return None
 
 
 class WorkerProcess:
-    """One process and the channel to it.
+    """A worker in a process of its own, and the channel to it.
 
     It is a fresh interpreter that ends when the connection closes, also if this process crashes.
-    The memory that both share has no name, so that nothing is left of it then.
+    The shared memory has no name, so that the system frees it then.
     """
 
     def __init__(self, setup: WorkerSetup) -> None:
         self.setup = setup
-        ours, theirs = socket.socketpair()
-        asking, answering = SharedMemory(), SharedMemory()
-        bell = new_bell()
-        # The worker inherits these files: connection, memory of both sides, and bell.
-        files = [theirs.fileno(), answering.file, asking.file] + ([] if bell is None else [bell])
+        local, remote = socket.socketpair()
+        requests, answers = SharedMemory(), SharedMemory()
+        event = new_wake_event()
+        # The worker inherits these files: connection, memory of both sides, and wake event.
+        files = [remote.fileno(), answers.file, requests.file] + ([] if event is None else [event])
         main = _MAIN.format(str(Path(__file__).absolute().parents[2]))
-        # Linux ends the worker with the thread that started it, so that must be the main one.
+        # Linux ends the worker with the thread that started it, so it must be the main thread.
         is_lasting = threading.current_thread() is threading.main_thread()
         parent = os.getpid() if is_lasting else 0
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS_OF_PARENT)
@@ -423,9 +423,9 @@ class WorkerProcess:
             self.process = subprocess.Popen(command, pass_fds=files, stdin=subprocess.DEVNULL)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        theirs.close()
-        self.channel = Channel(Connection(ours.detach()), asking, answering, rings=bell)
-        self.waited_s = 0.0  # for its answers
+        remote.close()
+        self.channel = Channel(Connection(local.detach()), requests, answers, peer_event=event)
+        self.waited_s = 0.0  # time waited for its answers
         self.host = ""
         self._sent_at = 0.0
 
@@ -433,37 +433,37 @@ class WorkerProcess:
         self.send(first_message(setup))
 
     def send(self, message: Any, is_last: bool = True) -> None:
-        """Send a message. If the worker is gone, `receive` returns the error.
+        """Send a message. If the worker is lost, `receive` returns the error.
 
         Args:
-            message: what to send.
-            is_last: True if no other worker gets a message before an answer is waited for.
+            message: the name of a method and its arguments.
+            is_last: False if other workers get a message before this process waits for answers.
         """
         self._sent_at = time.monotonic()
-        if self.process.returncode is not None:  # known to be lost, and its channel may be closed
+        if self.process.returncode is not None:  # it is lost, and its channel may be closed
             return
         with contextlib.suppress(ChannelClosedError):
             self.channel.send(message, is_last)
 
     def started(self) -> Any:
-        """Return its spaces once its environments are made, or the error if there are none.
+        """Return the spaces of its environments, once made, or the error if they could not be made.
 
-        With them come digests of its code, and warnings to log.
+        With the spaces come digests of its code, and warnings to log.
 
         Raises:
-            InvalidSpace: the environments have wrong spaces, as those of another worker would.
+            InvalidSpace: the spaces are invalid, in which case another worker would fail as well.
         """
         return as_started(self.receive())
 
     def receive(self) -> Any:
-        """Return the result of the last message; or the error for the caller to raise.
+        """Return the result of the last message, or the error for the caller to raise.
 
-        Its arrays are valid until the next message is sent.
+        Arrays of the result are valid until the next message is sent.
         """
         if self.process.returncode is not None:
             return self._lost()
         timeout_s = self.setup.timeout_s
-        if timeout_s is not None:  # it has had some time while others were waited for
+        if timeout_s is not None:  # the time since the message counts, also that of other workers
             timeout_s = max(0.0, self._sent_at + timeout_s - time.monotonic())
         start_s = time.monotonic()
         try:
@@ -478,7 +478,7 @@ class WorkerProcess:
             return self._lost()
 
     def close(self) -> Exception | None:
-        """Close its environments and end it; after five seconds, kill it.
+        """Close its environments and end the process; after five seconds, kill it.
 
         Returns:
             The error of environments that could not be closed.
@@ -487,7 +487,7 @@ class WorkerProcess:
         until_s = time.monotonic() + _CLOSE_S
         with contextlib.suppress(OSError, ChannelClosedError):
             self.send(["close", []])
-            # Answers to earlier messages, which were not waited for, may come before.
+            # Unread answers to earlier messages come first.
             while self.process.returncode is None:
                 if not self.channel.wait(max(0.0, until_s - time.monotonic())):
                     break

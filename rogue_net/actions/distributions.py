@@ -1,4 +1,4 @@
-"""Distributions over the choices of actors, and the decisions made with them."""
+"""Action distributions, and the decisions sampled from them."""
 
 import math
 from abc import ABC, abstractmethod
@@ -24,31 +24,30 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def sample(self, draws: Tensor) -> Tensor:
-        """Draw a choice of each actor.
+        """Sample a choice for each actor.
 
         Args:
-            draws: float32 in [0, 1), multiples of 2**-23: (A,), or (A, num_draws) if a choice takes
-                several.
+            draws: float32 in [0, 1), multiples of 2**-23: (A,), or (A, num_draws).
 
         Returns:
-            (A,) int64; or (A, D) float32, numbers as they are drawn, see `to_env`.
+            (A,) int64; or (A, D) float32, continuous actions before `to_env`.
         """
 
     @abstractmethod
     def mode(self) -> Tensor:
-        """Return the most probable choices, like those of `sample`."""
+        """Return the most probable choices, in the format of `sample`."""
 
     @abstractmethod
     def log_prob(self, chosen: Tensor) -> Tensor:
-        """Return the log-probabilities of choices, like those of `sample` -> (A,) float."""
+        """Return the log-probabilities of choices in the format of `sample`, (A,) float."""
 
     def to_env(self, chosen: Tensor) -> Tensor:
-        """Return choices as `VecEnv.act` takes them; those of labels and entities are the same."""
+        """Convert choices to actions of `VecEnv.act`; labels and entities stay as they are."""
         return chosen
 
-    def from_env(self, given: Tensor) -> Tensor:
-        """Return choices that `VecEnv.act` takes as those of this distribution."""
-        return given
+    def from_env(self, env_choices: Tensor) -> Tensor:
+        """Convert actions of `VecEnv.act` to choices: the inverse of `to_env`."""
+        return env_choices
 
     @abstractmethod
     def entropy(self) -> Tensor:
@@ -56,53 +55,53 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def normalised_entropy(self, entropies: Tensor) -> Tensor:
-        """Compute the sum of entropy / largest possible entropy.
+        """Compute the sum of entropies relative to the largest possible entropy.
 
         Args:
-            entropies: (A,) float, what `entropy` returned; the forward pass has them already.
+            entropies: (A,) float, the result of `entropy`, which the forward pass has already.
 
         Returns:
-            (2,) float: the sum over actors of entropy / largest entropy, from 0 to 1 each; and the
-            number of actors with more than one legal choice, which alone count.
+            (2,) float: the sum over actors of entropy / largest entropy, each from 0 to 1; and the
+            number of actors in the sum, which are those with more than one legal choice.
         """
 
     @abstractmethod
     def kl(self, other: Self) -> Tensor:
-        """Compute KL(self, other), (A,) float; this one may be of a recorded teacher."""
+        """Compute KL(self, other), (A,) float; `self` may be a recorded teacher."""
 
     def total_variation(self, other: Self) -> Tensor:
-        """Compute the total variation distances, (A,) float; NaN for kinds that do not know them.
+        """Compute the total variation distances, (A,) float; NaN if not implemented.
 
-        Of several independent numbers it is that of the one that differs most.
+        For several independent components, return the largest distance of a component.
         """
         return torch.full_like(self.entropy(), math.nan)
 
     @abstractmethod
     def tempered(self, temperature: float) -> Self:
-        """Return the distribution with all scores divided by a temperature above 0."""
+        """Return the distribution with all logits divided by a temperature above 0."""
 
     @abstractmethod
     def to_rows(self, action: ActionBatch) -> RaggedTensor:
-        """Return the parameters of the distribution as recordings keep them.
+        """Return the parameters of the distribution in the format of recordings.
 
         Args:
             action: the actors.
 
         Returns:
-            (actors, parameters) per frame; or (actors * actees,) per frame, row by row.
+            (actors, parameters) per frame; or (actors * actees,) per frame, actor by actor.
         """
 
     @abstractmethod
     def from_rows(self, rows: Tensor, action: ActionBatch) -> Self:
-        """Return the recorded distribution of the same actors.
+        """Restore a recorded distribution of the same actors.
 
         Args:
-            rows: the numbers of `to_rows`, flat.
+            rows: the values of `to_rows`, flat.
             action: the actors.
         """
 
     def certain(self, chosen: Tensor) -> Self | None:
-        """Return the distribution that gives choices the probability 1, if there is one.
+        """Return the distribution with probability 1 for the choices; None if there is none.
 
         Args:
             chosen: (A,) int64.
@@ -112,24 +111,28 @@ class ActionDistribution(ABC):
     @classmethod
     @abstractmethod
     def cat(cls, pieces: Sequence[Self]) -> Self:
-        """Concatenate the actors of several distributions."""
+        """Concatenate distributions along the actors."""
 
     @abstractmethod
     def take(self, actors: Tensor) -> Self:
-        """Return the distribution of the given actors, (n,) int64."""
+        """Select actors by index, (n,) int64."""
 
     @abstractmethod
     def widened(self, part: ActionSubset) -> Self:
-        """Return the distribution of all actors of an action, given that of some of them.
+        """Extend the distribution from some actors of an action to all of them.
 
-        Actors that are not in `part` choose with equal probability.
+        Actors that are not in `part` choose uniformly among their legal choices.
 
         Args:
-            part: the action of this distribution, as a part of the whole action.
+            part: the action of this distribution, as a subset of the whole action.
         """
 
     def relabelled(self, labels: Sequence[int]) -> Self:
-        """Return the distribution over labels in another order; kinds without labels have none."""
+        """Reorder the labels of the distribution.
+
+        Raises:
+            NotImplementedError: the action has no labels.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no labels")
 
 
@@ -140,7 +143,7 @@ class Decision(NamedTuple):
         chosen: (A,) int64, or (A, D) float32.
         log_prob: (A,) float32, the log-probability of each choice.
         entropy: (A,) float32.
-        distribution: over all choices.
+        distribution: of the actors, over all choices.
     """
 
     chosen: Tensor
@@ -161,12 +164,12 @@ def decide(
 def random_draws(
     actions: Mapping[str, ActionBatch], names: Iterable[str], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return random numbers to sample with.
+    """Draw the random numbers for `ActionDistribution.sample`.
 
     Args:
         actions: per action its A actors.
-        names: the actions to draw for, in this order.
-        generator: to draw with.
+        names: the actions, in the order in which numbers are drawn.
+        generator: the random number generator.
 
     Returns:
         Per action (A,) float32 in [0, 1), multiples of 2**-23, or (A, num_draws).
@@ -181,10 +184,10 @@ def random_draws(
 
 
 class CategoricalDistribution(ActionDistribution):
-    """Distribution over labels or entities, one of which each actor chooses.
+    """Categorical distribution over labels or entities.
 
     Args:
-        log_probs: (A, most choices of an actor) float, -inf where not allowed.
+        log_probs: (A, largest number of choices) float, -inf where not allowed.
     """
 
     def __init__(self, log_probs: Tensor) -> None:
@@ -196,11 +199,11 @@ class CategoricalDistribution(ActionDistribution):
         return self.log_probs
 
     def sample(self, draws: Tensor) -> Tensor:
-        """Choose by inverting the cumulative distribution. Nothing impossible is ever chosen."""
-        if len(self.log_probs) == 0:  # without columns, of which none is the largest
+        """Sample by inverting the cumulative distribution; masked choices are never sampled."""
+        if len(self.log_probs) == 0:  # argmax needs a column
             return self.log_probs.new_zeros(0, dtype=torch.int64)
         probs = self.log_probs.exp()
-        # A GPU adds in another order for each sum, which may grow where the probability is zero.
+        # On a GPU, cumulative sums may grow by rounding where the probability is zero.
         cumulative = probs.cumsum(dim=-1).masked_fill(probs == 0, 0.0)
         # min {k: sum_(i<=k) p_i > u * sum_i p_i}
         # Draws are multiples of 2**-23, so that their product with the total stays below it.
@@ -218,13 +221,13 @@ class CategoricalDistribution(ActionDistribution):
         return self.log_probs.gather(1, chosen.unsqueeze(1)).squeeze(1)
 
     def entropy(self) -> Tensor:
-        """Compute -sum p log p, to which forbidden choices add nothing."""
+        """Compute the entropies, (A,); masked choices contribute 0."""
         # H(p) = -sum_k p_k * log p_k, where 0 * log 0 = 0.
         finite = self.log_probs.masked_fill(self.log_probs == -math.inf, 0.0)
         return -(self.log_probs.exp() * finite).sum(dim=-1)
 
     def normalised_entropy(self, entropies: Tensor) -> Tensor:
-        """Compute entropy / log(number of legal choices)."""
+        """Compute the sum of entropy / log(number of legal choices), and the number of actors."""
         # H(p) / log |{k: p_k > 0}|
         legal = (self.log_probs > -math.inf).sum(dim=-1)
         choosing = legal > 1
@@ -234,24 +237,23 @@ class CategoricalDistribution(ActionDistribution):
     def kl(self, other: Self) -> Tensor:
         """Compute KL(self, other) over the choices that `other` allows."""
         # KL(p, q) = sum_k p_k * (log p_k - log q_k), p renormalised where q_k > 0.
-        own = self.log_probs.masked_fill(other.log_probs == -math.inf, -math.inf)
-        own = own.log_softmax(dim=-1)
-        # Leave out infinities before the difference, whose gradient they would spoil.
-        impossible = own == -math.inf
-        difference = own.masked_fill(impossible, 0.0) - other.log_probs.masked_fill(impossible, 0.0)
-        return (own.exp() * difference).sum(dim=-1)
+        log_p = self.log_probs.masked_fill(other.log_probs == -math.inf, -math.inf)
+        log_p = log_p.log_softmax(dim=-1)
+        # Mask infinities before the subtraction, as its gradient would be NaN.
+        impossible = log_p == -math.inf
+        log_q = other.log_probs.masked_fill(impossible, 0.0)
+        return (log_p.exp() * (log_p.masked_fill(impossible, 0.0) - log_q)).sum(dim=-1)
 
     def tempered(self, temperature: float) -> Self:
         """Divide the log-probabilities by the temperature and normalise."""
         if temperature == 1 or self.log_probs.numel() == 0:
             return self
-        # From the largest on, which stays possible however small the temperature is.
-        # log softmax(log p / T)
+        # log softmax((log p - max log p) / T): the maximum stays finite at any temperature.
         top = self.log_probs.amax(dim=-1, keepdim=True)
         return type(self)(((self.log_probs - top) / temperature).log_softmax(dim=-1))
 
     def to_rows(self, action: ActionBatch) -> RaggedTensor:
-        """Return the log-probabilities; of entities without the padding."""
+        """Return the log-probabilities; for select-entity without padding."""
         if action.actees is None:
             return RaggedTensor(self.log_probs, action.actors.lengths)
         lengths = action.actors.lengths * action.actees.lengths
@@ -259,7 +261,7 @@ class CategoricalDistribution(ActionDistribution):
         return RaggedTensor(self.log_probs.reshape(-1).index_select(0, index), lengths)
 
     def from_rows(self, rows: Tensor, action: ActionBatch) -> Self:
-        """Return the distribution of recorded logits or log-probabilities."""
+        """Restore the distribution from recorded logits or log-probabilities."""
         if action.actees is None:
             return type(self)(rows.view_as(self.log_probs))
         padded = rows.new_full((self.log_probs.numel(),), -math.inf)
@@ -267,32 +269,32 @@ class CategoricalDistribution(ActionDistribution):
         return type(self)(padded.view_as(self.log_probs))
 
     def certain(self, chosen: Tensor) -> Self:
-        """Return log-probabilities 0 for the choices and -inf for all others."""
+        """Return log-probability 0 for the choices, -inf for all others."""
         impossible = torch.full_like(self.log_probs, -math.inf)
         return type(self)(impossible.scatter(1, chosen.unsqueeze(1), 0.0))
 
     @classmethod
     def cat(cls, pieces: Sequence[Self]) -> Self:
-        """Concatenate; rows with fewer columns get columns of probability 0."""
+        """Concatenate along the actors; narrower tables are padded with probability 0."""
         tables = [piece.log_probs for piece in pieces]
         widest = max(table.shape[1] for table in tables)
         padded = [F.pad(t, (0, widest - t.shape[1]), value=-math.inf) for t in tables]
         return cls(torch.cat(padded))
 
     def take(self, actors: Tensor) -> Self:
-        """Return the rows of actors."""
+        """Select actors by index, (n,) int64."""
         return type(self)(self.log_probs.index_select(0, actors))
 
     def widened(self, part: ActionSubset) -> Self:
-        """Return the log-probabilities of all choices of all actors."""
-        # Equal probabilities, first of all actors.
+        """Extend the log-probabilities to all choices of all actors."""
+        # Uniform probabilities for all actors.
         allowed = legal_choices(part.whole, self.log_probs.shape[1])
         wide = self.uniform(allowed, self.log_probs.dtype).log_probs
         actors = to_device(np.flatnonzero(part.actors), wide.device)
         if part.actees is None:
             wide[actors] = self.log_probs
             return type(self)(wide)
-        # Of entities -inf for the actors of `part`, then the log-probabilities of their pairs.
+        # Select-entity: -inf for the actors of `part`, then the log-probabilities of their pairs.
         wide[actors] = -math.inf
         pairs = to_device(np.flatnonzero(part.pairs), wide.device)
         places = _flat_positions(part.whole, wide).index_select(0, pairs)
@@ -300,25 +302,25 @@ class CategoricalDistribution(ActionDistribution):
         return type(self)(wide)
 
     def relabelled(self, labels: Sequence[int]) -> Self:
-        """Return the columns in another order."""
+        """Reorder the columns."""
         return type(self)(self.log_probs[:, labels])
 
     @classmethod
     def uniform(cls, allowed: Tensor, dtype: torch.dtype = torch.float32) -> Self:
-        """Return equal probabilities for all that is allowed, (A, choices) bool."""
+        """Return the uniform distribution over allowed choices, (A, choices) bool."""
         logits = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
         return cls(logits.masked_fill(~allowed, -math.inf).log_softmax(dim=-1))
 
 
 def legal_choices(action: ActionBatch, num_labels: int = 0) -> Tensor:
-    """Return the choices that the mask of an action allows.
+    """Return the mask of legal choices, padded for select-entity actions.
 
     Args:
         action: A actors of B frames.
-        num_labels: the number of labels, of an action that has them.
+        num_labels: the number of labels of a categorical action.
 
     Returns:
-        (A, labels) bool; or (A, most actees of a frame with actors), False beyond the actees.
+        (A, labels) bool; or (A, largest number of actees), False for padding.
     """
     actors, device = action.actors, action.actors.values.device
     if action.actees is None:
@@ -335,7 +337,7 @@ def legal_choices(action: ActionBatch, num_labels: int = 0) -> Tensor:
 
 
 def _flat_positions(action: ActionBatch, padded: Tensor) -> Tensor:
-    """Return the flat positions of the pairs of actors and actees in (A, most actees)."""
+    """Return the flat positions of actor-actee pairs in an array (A, largest number of actees)."""
     assert action.actees is not None
     num_actees = np.repeat(action.actees.lengths, action.actors.lengths)
     starts = padded.shape[1] * np.arange(len(num_actees))

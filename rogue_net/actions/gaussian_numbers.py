@@ -1,8 +1,8 @@
-"""`GaussianNumbers`: the distribution of numbers, Gaussian before they are put between bounds.
+"""`SquashedGaussian`: the distribution of continuous actions, a Gaussian squashed to the bounds.
 
-A bounded number is `low + (high - low) * sigmoid(z)` of a Gaussian z, so that y = sigmoid(z) is
-logit-normal on the unit interval. Densities are those of y, whatever the size of the range; those
-of a number without bounds are its own.
+A bounded component is `low + (high - low) * sigmoid(z)` of a Gaussian z, so that y = sigmoid(z) is
+logit-normal on the unit interval. Densities are with respect to y, so they do not depend on the
+size of the range; an unbounded component is z itself.
 """
 
 import math
@@ -20,17 +20,17 @@ from rogue_net.ragged import ActionBatch, ActionSubset, RaggedTensor, to_device
 
 LOG_2PI = math.log(2 * math.pi)
 MARGIN = 1e-6
-"""Least distance of a number that is inverted from its bounds, in shares of the range."""
+"""Smallest distance from the bounds in `from_env`, as a fraction of the range."""
 _NODES = 20
 
 
 def to_env(chosen: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Return numbers in units of the environment, (A, D) float32, never beyond their bounds.
+    """Squash choices to the bounds of the environment, (A, D) float32, never beyond them.
 
     Args:
-        chosen: (A, D) float, as they were drawn.
-        low: (A, D) float, the smallest numbers; -inf without bounds.
-        high: (A, D) float, the largest numbers; inf without bounds.
+        chosen: (A, D) float, z.
+        low: (A, D) float, lower bounds; -inf if unbounded.
+        high: (A, D) float, upper bounds; inf if unbounded.
     """
     # low * (1 - y) + high * y, where y = sigmoid(z)
     is_bounded, drawn = torch.isfinite(low), chosen.double()
@@ -39,14 +39,16 @@ def to_env(chosen: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return number.float().clamp(low.float(), high.float())
 
 
-def as_drawn(given: Tensor, action: ActionBatch) -> Tensor:
-    """Return choices that `VecEnv.act` takes as they are drawn; those of labels are the same.
+def unsquash(env_choices: Tensor, action: ActionBatch) -> Tensor:
+    """Convert actions of `VecEnv.act` to choices; only bounded actions are squashed.
 
     Args:
-        given: of all actors.
+        env_choices: (A,) int64 or (A, D) float32, of all actors.
         action: these actors.
     """
-    return given if action.bounds is None else GaussianNumbers.uniform(action).from_env(given)
+    if action.bounds is None:
+        return env_choices
+    return SquashedGaussian.uniform(action).from_env(env_choices)
 
 
 @cache
@@ -54,19 +56,20 @@ def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tenso
     """Return nodes and weights of Gauss-Hermite quadrature over N(0, 1), (20,) each."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)  # type: ignore[no-untyped-call]
     rows = nodes, weights / math.sqrt(2 * math.pi)
-    at, of = (torch.from_numpy(row).to(device, dtype) for row in rows)
-    return at, of
+    points, point_weights = (torch.from_numpy(row).to(device, dtype) for row in rows)
+    return points, point_weights
 
 
-class _ExpectedSlope(torch.autograd.Function):
-    """E[log dy/dz] of z ~ N(m, s) and y = sigmoid(z), with its gradients in one pass."""
+class _ExpectedLogSlope(torch.autograd.Function):
+    """E[log dy/dz] for z ~ N(m, s) and y = sigmoid(z); the forward pass computes its gradients."""
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, std: Tensor) -> Tensor:
         """Integrate by Gauss-Hermite quadrature, (A, D) -> (A, D)."""
+        # E[f(z)] = sum_k w_k f(m + s x_k)
         nodes, weights = _quadrature(mean.dtype, mean.device)
         z = torch.addcmul(mean.unsqueeze(-1), std.unsqueeze(-1), nodes)
-        # log dy/dz = -|z| - 2 log(1 + exp(-|z|)), and its derivative is 1 - 2 y.
+        # log dy/dz = -|z| - 2 log(1 + exp(-|z|)), with derivative 1 - 2 y
         if any(ctx.needs_input_grad):
             y = torch.sigmoid(z)
             ctx.save_for_backward(1 - 2 * (y @ weights), -2 * (y @ (nodes * weights)))
@@ -76,24 +79,24 @@ class _ExpectedSlope(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of mean and deviation."""
+        """Return the gradients of mean and standard deviation."""
         by_mean, by_std = ctx.saved_tensors
         return gradient * by_mean, gradient * by_std
 
 
-class GaussianNumbers(ActionDistribution):
-    """Distribution of several independent numbers of each actor.
+class SquashedGaussian(ActionDistribution):
+    """Distribution over D independent components of each actor.
 
-    Choices are what is drawn, float32 (A, D): z of bounded numbers, the number itself of others. A
-    number whose bounds are equal is no choice: its log-probability and entropy are 0.
+    Choices are samples of z, float32 (A, D). A component with equal bounds is fixed: its
+    log-probability and entropy are 0.
 
     Args:
         mean: (A, D) float, of z.
-        log_std: (A, D) float, the logarithm of the deviation of z. Where it is infinite, the number
-            is uniform between its bounds, or of the standard normal distribution without bounds.
-            Where it is -infinite, the number is `mean`, which has no density.
-        low: (A, D) float, the smallest number; -inf without bounds.
-        high: (A, D) float, the largest number; inf without bounds.
+        log_std: (A, D) float, the logarithm of the standard deviation of z. Where it is inf, the
+            component is uniform between its bounds, or standard normal if unbounded. Where it is
+            -inf, it equals `mean` and has no density.
+        low: (A, D) float, lower bounds; -inf if unbounded.
+        high: (A, D) float, upper bounds; inf if unbounded.
     """
 
     def __init__(self, mean: Tensor, log_std: Tensor, low: Tensor, high: Tensor) -> None:
@@ -101,7 +104,7 @@ class GaussianNumbers(ActionDistribution):
 
     @property
     def parameters(self) -> Tensor:
-        """(A, 2 * D), means and logarithms of deviations."""
+        """(A, 2 * D), means and logarithms of standard deviations."""
         return torch.cat([self.mean, self.log_std], dim=1)
 
     @cached_property
@@ -122,7 +125,7 @@ class GaussianNumbers(ActionDistribution):
 
     @cached_property
     def _log_std(self) -> Tensor:
-        """The logarithms of the deviations of numbers that are Gaussian, 0 of others."""
+        """(A, D), `log_std` of Gaussian components, 0 for uniform ones."""
         return (
             self.log_std.masked_fill(self._is_uniform, 0.0) if self._has_uniform else self.log_std
         )
@@ -131,15 +134,15 @@ class GaussianNumbers(ActionDistribution):
     def _std(self) -> Tensor:
         return self._log_std.exp()
 
-    def _sum(self, of_numbers: Tensor) -> Tensor:
-        """Add up what numbers contribute that are not fixed, (A, D) -> (A,)."""
-        return of_numbers.masked_fill(self._is_fixed, 0.0).sum(dim=-1)
+    def _sum(self, terms: Tensor) -> Tensor:
+        """Sum over the components that are not fixed, (A, D) -> (A,)."""
+        return terms.masked_fill(self._is_fixed, 0.0).sum(dim=-1)
 
     def sample(self, draws: Tensor) -> Tensor:
-        """Draw z by inverting the distribution function, (A, D) float32.
+        """Sample z by inverting the distribution function, (A, D) float32.
 
         Args:
-            draws: float32 in [0, 1), multiples of 2**-23: (A, D), or (A,) of one number.
+            draws: float32 in [0, 1), multiples of 2**-23: (A, D), or (A,) if D is 1.
         """
         # z = m + s * Phi^-1(u + 2**-24); uniform y = sigmoid(z): z = logit(u + 2**-24)
         u = draws.reshape(self.mean.shape).double() + 2.0**-24
@@ -151,11 +154,11 @@ class GaussianNumbers(ActionDistribution):
         return torch.where(self._is_uniform, uniform, gaussian).float()
 
     def mode(self) -> Tensor:
-        """Return the means, of which numbers are the medians, (A, D) float32."""
+        """Return the means of z, the medians of the actions, (A, D) float32."""
         return self.mean.float()
 
     def log_prob(self, chosen: Tensor) -> Tensor:
-        """Compute the logarithm of the densities, (A, D) -> (A,)."""
+        """Compute the log-densities, (A, D) -> (A,)."""
         # log N(z; m, s) = -((z - m) / s)^2 / 2 - log s - log(2 pi) / 2
         standard = (chosen - self.mean) / self._std
         density = -0.5 * (standard.square() + LOG_2PI) - self._log_std
@@ -169,7 +172,7 @@ class GaussianNumbers(ActionDistribution):
     def entropy(self) -> Tensor:
         """Compute the entropies, (A,)."""
         # H(y) = log s + log(2 pi e) / 2 + E[log dy/dz], by Gauss-Hermite quadrature
-        expected = _ExpectedSlope.apply(self.mean, self._std)  # type: ignore[no-untyped-call]
+        expected = _ExpectedLogSlope.apply(self.mean, self._std)  # type: ignore[no-untyped-call]
         entropy = self._log_std + torch.where(self._is_bounded, expected, 0.0)
         entropy = entropy + 0.5 * (1 + LOG_2PI)
         if self._has_uniform:
@@ -177,20 +180,20 @@ class GaussianNumbers(ActionDistribution):
         return self._sum(entropy)
 
     def normalised_entropy(self, entropies: Tensor) -> Tensor:
-        """Compute exp(entropy), the share of the range in use; without bounds nothing counts."""
+        """Compute the sum of exp(entropy), the share of the range in use, of bounded actions."""
         choosing = (~self._is_fixed & self._is_bounded).any(dim=-1)
         choosing &= (self._is_fixed | self._is_bounded).all(dim=-1)
         share = entropies.exp().masked_fill(~choosing, 0.0)
         return torch.stack([share, choosing.to(share)]).sum(dim=1)
 
     def kl(self, other: Self) -> Tensor:
-        """Compute KL(self, other), (A,), which is that of the Gaussians."""
+        """Compute KL(self, other), (A,), which squashing does not change."""
         # KL = log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2
         log_std = self._log_std
         shift = (self.mean - other.mean) * torch.exp(-other.log_std)
         ratio = torch.exp(2 * (log_std - other.log_std))
         gaussian = other.log_std - log_std + 0.5 * (ratio + shift.square() - 1)
-        # Uniform y is logistic z, of variance pi^2 / 3, with E[log dy/dz] = -2 and H(y) = 0:
+        # Uniform y: z is logistic with variance pi^2 / 3, E[log dy/dz] = -2 and H(y) = 0:
         # KL = log s2 + log(2 pi) / 2 + (pi^2 / 3 + m2^2) / (2 s2^2) - 2
         square = math.pi**2 / 3 + other.mean.square()
         uniform = other.log_std + 0.5 * LOG_2PI - 2
@@ -199,9 +202,9 @@ class GaussianNumbers(ActionDistribution):
         return self._sum(torch.where(self._is_uniform, uniform, gaussian))
 
     def total_variation(self, other: Self) -> Tensor:
-        """Compute the total variation distances, (A,), of the number that differs most."""
-        # TV = |D(x) - D(x')|, where D = P - Q of the distribution functions, and the densities are
-        # equal at x and x': a z^2 + b z + c = 0
+        """Compute the largest total variation distance of a component, (A,)."""
+        # TV = |D(x) - D(x')|, where D = P - Q is the difference of the distribution functions, and
+        # the densities are equal at x and x', the roots of a z^2 + b z + c = 0
         (m, s), (n, t) = ((d.mean.double(), d.log_std.double().exp()) for d in (self, other))
         a, b = 0.5 * (t**-2 - s**-2), m * s**-2 - n * t**-2
         c = 0.5 * ((n / t) ** 2 - (m / s) ** 2) + torch.log(t / s)
@@ -216,20 +219,20 @@ class GaussianNumbers(ActionDistribution):
         return largest
 
     def tempered(self, temperature: float) -> Self:
-        """Multiply the variances by a temperature above 0."""
+        """Multiply the variances of z by a temperature above 0."""
         if temperature == 1:
             return self
         log_std = self.log_std + 0.5 * math.log(temperature)
         return type(self)(self.mean, log_std, self.low, self.high)
 
     def to_env(self, chosen: Tensor) -> Tensor:
-        """Return the numbers of the environment, (A, D) float32, never beyond their bounds."""
+        """Squash choices to the bounds, (A, D) float32, never beyond them."""
         return to_env(chosen, self.low, self.high)
 
     def from_env(self, numbers: Tensor) -> Tensor:
-        """Return the choices that lead to numbers, (A, D) float32: the inverse of `to_env`.
+        """Return z of actions of the environment, (A, D) float32: the inverse of `to_env`.
 
-        Numbers nearer to their bounds than a share of 1e-6 of the range are moved to this distance.
+        Actions are first moved away from the bounds, by at least 1e-6 of the range.
         """
         size = torch.where(self._is_bounded, self.high - self.low, 1.0).double()
         share = (numbers.double() - torch.where(self._is_bounded, self.low, 0.0)) / size
@@ -238,21 +241,21 @@ class GaussianNumbers(ActionDistribution):
         return torch.where(self._is_bounded, z, numbers.double()).float()
 
     def to_rows(self, action: ActionBatch) -> RaggedTensor:
-        """Return means and logarithms of deviations, (actors, 2 * D) per frame."""
+        """Return means and logarithms of standard deviations, (actors, 2 * D) per frame."""
         return RaggedTensor(self.parameters, action.actors.lengths)
 
     def from_rows(self, rows: Tensor, action: ActionBatch) -> Self:
-        """Return the distribution of recorded parameters."""
+        """Restore the distribution from recorded parameters."""
         mean, log_std = rows.view(len(self.mean), 2, self.mean.shape[1]).unbind(dim=1)
         return type(self)(mean, log_std, self.low, self.high)
 
     def certain(self, chosen: Tensor) -> Self:
-        """Return the distribution of nothing but the choices, whose deviations are 0."""
+        """Return the deterministic distribution at the choices, with standard deviations of 0."""
         return type(self)(chosen, torch.full_like(chosen, -math.inf), self.low, self.high)
 
     @classmethod
     def cat(cls, pieces: Sequence[Self]) -> Self:
-        """Concatenate the actors."""
+        """Concatenate distributions along the actors."""
         return cls(
             torch.cat([piece.mean for piece in pieces]),
             torch.cat([piece.log_std for piece in pieces]),
@@ -261,12 +264,12 @@ class GaussianNumbers(ActionDistribution):
         )
 
     def take(self, actors: Tensor) -> Self:
-        """Return the rows of actors."""
+        """Select actors by index, (n,) int64."""
         rows = (self.mean, self.log_std, self.low, self.high)
         return type(self)(*(row.index_select(0, actors) for row in rows))
 
     def widened(self, part: ActionSubset) -> Self:
-        """Return the distribution of all actors; those that are not in `part` choose uniformly."""
+        """Extend the distribution to all actors; those not in `part` choose uniformly."""
         wide = self.uniform(part.whole)
         actors = to_device(np.flatnonzero(part.actors), self.mean.device)
         mean, log_std = wide.mean.to(self.mean.dtype), wide.log_std.to(self.mean.dtype)
@@ -277,18 +280,18 @@ class GaussianNumbers(ActionDistribution):
         return type(self)(mean, log_std, wide.low, wide.high)
 
     def relabelled(self, labels: Sequence[int]) -> Self:
-        """Return the components in another order."""
+        """Reorder the components."""
         rows = (self.mean, self.log_std, self.low, self.high)
         return type(self)(*(row[:, labels] for row in rows))
 
     @classmethod
     def uniform(cls, action: ActionBatch) -> Self:
-        """Return uniform numbers, of the standard normal distribution without bounds."""
+        """Return the uniform distribution between the bounds, standard normal if unbounded."""
         assert action.bounds is not None
         low, high = action.bounds.values.unbind(dim=1)
         return cls(torch.zeros_like(low), torch.full_like(low, math.inf), low, high)
 
     def _log_slope(self, z: Tensor) -> Tensor:
-        """Compute log dy/dz = log sigmoid(z) + log sigmoid(-z); 0 without bounds."""
+        """Compute log dy/dz = log sigmoid(z) + log sigmoid(-z); 0 if unbounded."""
         size = z.abs()
         return torch.where(self._is_bounded, -size - 2 * F.softplus(-size), 0.0)

@@ -1,4 +1,4 @@
-"""Action heads: from embedded entities to decisions, one head for each kind of action."""
+"""Action heads: from embedded entities to decisions, one class for each kind of action."""
 
 import math
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ from rogue_net.actions.distributions import (
     decide,
     legal_choices,
 )
-from rogue_net.actions.gaussian_numbers import GaussianNumbers
+from rogue_net.actions.gaussian_numbers import SquashedGaussian
 from rogue_net.actions.parts import NO_CHOICES, NO_PARENT, Parent, ParentChoices
 from rogue_net.config import LEAST_STD, MOST_STD, RogueNetConfig
 from rogue_net.layout import Layout
@@ -34,9 +34,9 @@ from rogue_net.ragged import ActionBatch, RaggedTensor, to_device
 
 
 class ActionHead(nn.Module, ABC):
-    """Base class of the heads of kinds of actions.
+    """Base class of action heads.
 
-    A head whose choices depend on each other, or on those of another head, overrides `forward`.
+    Override `forward` if choices depend on each other, or on the choices of another head.
 
     Args:
         space: of the action.
@@ -45,14 +45,14 @@ class ActionHead(nn.Module, ABC):
     """
 
     layers_of_labels: ClassVar[frozenset[str]] = frozenset()
-    """The linear layers with one output per label or component, which evolve with these."""
+    """Names of the linear layers with one output per label or component; `evolve` resizes them."""
     parent: Parent = NO_PARENT
 
     def __init__(self, space: ActionSpace, d_model: int, d_qk: int) -> None:
         super().__init__()
 
     def configure(self, config: RogueNetConfig) -> None:
-        """Take settings of the network that change the initial weights."""
+        """Apply settings of the network that change the initial weights."""
         return
 
     @abstractmethod
@@ -63,25 +63,26 @@ class ActionHead(nn.Module, ABC):
 
         Args:
             x: (P, d_model), the entities after the transformer.
-            layout: the rows of each frame among these.
+            layout: of these rows.
             action: the A actors of B frames, and their legal choices.
-            given: (A, d_model), of what each actor chose in the action before, if there is one.
+            given: (A, d_model), embedding of each actor's choice of the parent action; None
+                without a parent action.
         """
 
     def depend_on(self, head: type["ActionHead"], space: ActionSpace, d_model: int) -> None:
-        """Take in the choices of the parent action, which change nothing at first.
+        """Condition the head on the choices of a parent action, with initial weights of zero.
 
         Args:
-            head: the head of that action.
-            space: of that action.
+            head: the head of the parent action.
+            space: of the parent action.
             d_model: width of the entities.
 
         Raises:
-            ValueError: choices of that kind have no vectors.
+            ValueError: the head of the parent action has no choice layer.
         """
         layer = head.choice_layer(space, d_model, d_model)
         if layer is None:
-            raise ValueError(f"after: expected an action whose choices have vectors, got {space}")
+            raise ValueError(f"after: expected an action with a choice layer, got {space}")
         for parameter in layer.parameters():
             nn.init.zeros_(parameter)
         self.after = layer
@@ -89,16 +90,19 @@ class ActionHead(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def uniform(cls, space: ActionSpace, action: ActionBatch) -> ActionDistribution:
-        """Return the distribution of a random player: all legal choices equally probable."""
+        """Return the uniform distribution over legal choices."""
 
     @classmethod
     def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Module | None:
-        """Return a layer for the vectors by which choices enter memory; None if they cannot.
+        """Create the layer that embeds choices, for memory and dependent actions.
 
         Args:
             space: of the action.
             d_model: width of the entities.
-            width: of the vectors.
+            width: of the embeddings.
+
+        Returns:
+            The layer; None if choices cannot be embedded.
         """
         return None
 
@@ -106,12 +110,12 @@ class ActionHead(nn.Module, ABC):
     def choice_vectors(
         cls, layer: nn.Module, x: Tensor, layout: Layout, action: ActionBatch, chosen: Tensor
     ) -> Tensor:
-        """Return the vectors of choices, (A, width).
+        """Embed choices, (A, width).
 
         Args:
-            layer: made by `choice_layer`.
+            layer: created by `choice_layer`.
             x: (P, d_model), the entities.
-            layout: the rows of each frame among these.
+            layout: of these rows.
             action: the A actors.
             chosen: (A,) int64, or (A, D) float32.
         """
@@ -128,23 +132,23 @@ class ActionHead(nn.Module, ABC):
         temperature: float = 1.0,
         given: ParentChoices = NO_CHOICES,
     ) -> Decision:
-        """Evaluate `chosen`, or sample with `draws`, or take the most probable choices.
+        """Evaluate `chosen`, or sample with `draws`, or return the most probable choices.
 
         Args:
             x: (P, d_model), the entities after the transformer.
-            layout: the rows of each frame among these.
+            layout: of these rows.
             action: the A actors of B frames, and their legal choices.
-            chosen: (A,) int64, or (A, D) float32 of numbers.
+            chosen: (A,) int64, or (A, D) float32 of continuous actions.
             draws: (A,) float32 in [0, 1), or (A, num_draws).
-            temperature: divides the scores of all choices.
-            given: choices of the parent action, if the action depends on one.
+            temperature: divides the logits of all choices.
+            given: choices of the parent action, if there is one.
         """
         distribution = given.distribution(self, x, layout, action)
         return decide(distribution.tempered(temperature), chosen, draws)
 
 
 class CategoricalHead(ActionHead):
-    """Head with one of several labelled choices for each actor, or for the global entity."""
+    """Head of categorical actions, of entities or of the frame."""
 
     layers_of_labels = frozenset({"project"})
 
@@ -157,28 +161,28 @@ class CategoricalHead(ActionHead):
     def distribution(
         self, x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None = None
     ) -> CategoricalDistribution:
-        """Project each actor to the logits of its choices."""
+        """Project each actor to the logits of its choices, (A, labels)."""
         # log p = log softmax(W x + b)
-        logits = full_precision(self.project(_actors(x, layout, action, given)))
+        logits = full_precision(self.project(_actor_rows(x, layout, action, given)))
         if action.mask is not None:
             logits = logits.masked_fill(~action.mask.values, -math.inf)
         return CategoricalDistribution(logits.log_softmax(dim=-1))
 
     @classmethod
     def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Embedding:
-        """Return a table with a vector for each label."""
-        # On meta, torch imports its compiler to draw the weights of a module: a second.
+        """Create an embedding of the labels."""
+        # On meta, torch imports its compiler to initialise a module, which takes a second.
         weight = torch.randn(len(space.labels), width)
         return nn.Embedding(len(space.labels), width, _weight=weight)
 
     @classmethod
     def uniform(cls, space: ActionSpace, action: ActionBatch) -> CategoricalDistribution:
-        """Return equal probabilities for all legal labels."""
+        """Return the uniform distribution over legal labels."""
         return CategoricalDistribution.uniform(legal_choices(action, len(space.labels)))
 
 
 class SelectEntityHead(ActionHead):
-    """Head with one of the frame's actees for each actor, by products of queries and keys."""
+    """Head that selects an actee of the frame for each actor, by products of queries and keys."""
 
     def __init__(self, space: ActionSpace, d_model: int, d_qk: int) -> None:
         super().__init__(space, d_model, d_qk)
@@ -191,12 +195,12 @@ class SelectEntityHead(ActionHead):
         """Score the actees of each actor's frame.
 
         Returns:
-            Over (A, most actees of a frame); impossible beyond the actees of the actor's frame.
+            Over (A, largest number of actees); padding has probability 0.
         """
-        return self.together([self], [len(action.actors.lengths)], x, layout, action, given)
+        return self.batched([self], [len(action.actors.lengths)], x, layout, action, given)
 
     @staticmethod
-    def together(
+    def batched(
         heads: Sequence["SelectEntityHead"],
         frames: Sequence[int],
         x: Tensor,
@@ -204,13 +208,13 @@ class SelectEntityHead(ActionHead):
         action: ActionBatch,
         given: Tensor | None = None,
     ) -> CategoricalDistribution:
-        """Score the actees of several networks, each by the head of its own.
+        """Score the actees with the heads of several networks.
 
         Args:
             heads: of equal sizes.
-            frames: the number of consecutive frames of each.
+            frames: the number of consecutive frames of each head.
             x: (P, d_model), the entities of all frames.
-            layout: the rows of each frame among these.
+            layout: of these rows.
             action: the actors of all frames, and their actees.
             given: (A, d_model), as in `distribution`.
         """
@@ -219,13 +223,13 @@ class SelectEntityHead(ActionHead):
         actors, actees = action.actors.take(acting), action.actees.take(acting)
         if len(acting) == 0:
             return CategoricalDistribution(full_precision(x.new_zeros((0, 0))))
-        of_actors = _actors(x, layout, action, given)
-        of_actees = _entities(x, layout, actees, acting)
+        actor_rows = _actor_rows(x, layout, action, given)
+        actee_rows = _gather(x, layout, actees, acting)
         num_actees = np.where(action.actors.lengths > 0, action.actees.lengths, 0)
         to_query, to_key = [head.query for head in heads], [head.key for head in heads]
-        query = _linear(to_query, frames, action.actors.lengths, of_actors)
+        query = _apply_linears(to_query, frames, action.actors.lengths, actor_rows)
         queries, query_rows = _pad(query, actors)
-        keys, _ = _pad(_linear(to_key, frames, num_actees, of_actees), actees)
+        keys, _ = _pad(_apply_linears(to_key, frames, num_actees, actee_rows), actees)
         # score_ij = q_i . k_j / sqrt(d_qk)
         scores = full_precision(torch.bmm(queries, keys.transpose(1, 2)))
         scores = scores / math.sqrt(queries.shape[-1])
@@ -235,14 +239,14 @@ class SelectEntityHead(ActionHead):
 
     @classmethod
     def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Linear:
-        """Return a linear map of the entity that is selected."""
+        """Create a linear layer of the selected entity."""
         return nn.Linear(d_model, width)
 
     @classmethod
     def choice_vectors(
         cls, layer: nn.Module, x: Tensor, layout: Layout, action: ActionBatch, chosen: Tensor
     ) -> Tensor:
-        """Return the vectors of the entities that are selected."""
+        """Embed the selected entities, (A, width)."""
         assert action.actees is not None
         frame = action.actors.frame_of_row()
         first = to_device(action.actees.starts[frame], x.device)
@@ -252,7 +256,7 @@ class SelectEntityHead(ActionHead):
 
     @classmethod
     def uniform(cls, space: ActionSpace, action: ActionBatch) -> CategoricalDistribution:
-        """Return equal probabilities for all legal actees."""
+        """Return the uniform distribution over legal actees."""
         return CategoricalDistribution.uniform(legal_choices(action))
 
 
@@ -261,7 +265,7 @@ _LARGEST_MEAN = 1e6
 
 
 class ContinuousHead(ActionHead):
-    """Head with several numbers for each actor, or for the global entity."""
+    """Head of continuous actions, of entities or of the frame."""
 
     layers_of_labels = frozenset({"mean", "deviation"})
 
@@ -284,42 +288,43 @@ class ContinuousHead(ActionHead):
             self.register_buffer(name, torch.tensor(values, dtype=torch.float32), persistent=False)
 
     def configure(self, config: RogueNetConfig) -> None:
-        """Begin with deviations of `init_std`."""
+        """Initialise the standard deviations to `init_std`."""
         share = (math.log(config.init_std) - self.center) / self.reach
         with torch.no_grad():
             self.deviation.bias.copy_(torch.atanh(share))
 
     def distribution(
         self, x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None = None
-    ) -> GaussianNumbers:
-        """Project each actor to the mean and deviation of its numbers."""
+    ) -> SquashedGaussian:
+        """Project each actor to the means and standard deviations of its components, (A, D)."""
         assert action.bounds is not None
-        rows = _actors(x, layout, action, given)
+        rows = _actor_rows(x, layout, action, given)
         mean = full_precision(self.mean(rows)).clamp(-_LARGEST_MEAN, _LARGEST_MEAN)
         log_std = self.center + self.reach * torch.tanh(full_precision(self.deviation(rows)))
         low, high = action.bounds.values.to(mean.dtype).unbind(dim=1)
-        return GaussianNumbers(mean, log_std.to(mean.dtype), low, high)
+        return SquashedGaussian(mean, log_std.to(mean.dtype), low, high)
 
     @classmethod
     def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Linear:
-        """Return a linear map of the numbers."""
+        """Create a linear layer of the components."""
         return nn.Linear(len(space.components), width)
 
     @classmethod
     def choice_vectors(
         cls, layer: nn.Module, x: Tensor, layout: Layout, action: ActionBatch, chosen: Tensor
     ) -> Tensor:
-        """Return the vectors of numbers, those with bounds as from -1 to 1 within these."""
+        """Embed the components, bounded ones as numbers from -1 to 1, (A, width)."""
         assert action.bounds is not None
         low, high = action.bounds.values.unbind(dim=1)
-        shares = torch.where(torch.isfinite(low), torch.tanh(chosen / 2), chosen)
-        vectors: Tensor = layer(shares.masked_fill(low == high, 0.0).to(x.dtype))
+        # 2 sigmoid(z) - 1 = tanh(z / 2)
+        normalized = torch.where(torch.isfinite(low), torch.tanh(chosen / 2), chosen)
+        vectors: Tensor = layer(normalized.masked_fill(low == high, 0.0).to(x.dtype))
         return vectors
 
     @classmethod
-    def uniform(cls, space: ActionSpace, action: ActionBatch) -> GaussianNumbers:
-        """Return uniform numbers between their bounds."""
-        return GaussianNumbers.uniform(action)
+    def uniform(cls, space: ActionSpace, action: ActionBatch) -> SquashedGaussian:
+        """Return the uniform distribution between the bounds."""
+        return SquashedGaussian.uniform(action)
 
 
 HEADS: dict[type[ActionSpace], type[ActionHead]] = {
@@ -329,34 +334,34 @@ HEADS: dict[type[ActionSpace], type[ActionHead]] = {
     ContinuousActionSpace: ContinuousHead,
     GlobalContinuousActionSpace: ContinuousHead,
 }
-"""The head of each kind of action."""
+"""Head class of each kind of action."""
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """Return at least float32: half precision is too coarse to learn probabilities and values."""
+    """Convert half precision to float32, as it is too coarse for probabilities and values."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def _actors(x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None) -> Tensor:
-    """Return the rows of actors, with the vectors of what they chose before, (A, d_model)."""
-    rows = _entities(x, layout, action.actors)
-    return rows if given is None else rows + given.to(rows.dtype)
+def _actor_rows(x: Tensor, layout: Layout, action: ActionBatch, parent: Tensor | None) -> Tensor:
+    """Return the rows of actors, plus the embeddings of their parent choices, (A, d_model)."""
+    rows = _gather(x, layout, action.actors)
+    return rows if parent is None else rows + parent.to(rows.dtype)
 
 
-def _entities(
+def _gather(
     x: Tensor, layout: Layout, positions: RaggedTensor, frames: IntArray | None = None
 ) -> Tensor:
-    """Return the rows of entities given by position in their frame, (P, d) -> (n, d)."""
+    """Gather the rows of entities by position in their frame, (P, d) -> (n, d)."""
     frame_of_row = positions.frame_of_row()
     if frames is not None:
         frame_of_row = frames[frame_of_row]
     return x.index_select(0, layout.rows(positions.values, frame_of_row))
 
 
-def _linear(
+def _apply_linears(
     layers: Sequence[nn.Linear], frames: Sequence[int], lengths: IntArray, x: Tensor
 ) -> Tensor:
-    """Apply a linear layer to the rows of its own frames.
+    """Apply several linear layers, each to the rows of its frames.
 
     Args:
         layers: of equal sizes.
@@ -372,7 +377,7 @@ def _linear(
 
 
 def _pad(x: Tensor, rows: RaggedTensor) -> tuple[Tensor, Tensor]:
-    """Pad frames: (rows, d) -> (frames, longest, d), and the (rows,) flat positions in it."""
+    """Pad frames: (rows, d) -> (frames, longest, d), and the flat position of each row in it."""
     longest = int(rows.lengths.max())
     positions = to_device(
         row_indices(longest * np.arange(len(rows.lengths)), rows.lengths), x.device

@@ -1,4 +1,4 @@
-"""Attention and blocks in C, for the CPU. Where it was not compiled, `AVAILABLE` is False."""
+"""Attention and blocks in C, for the CPU. `AVAILABLE` is False if they are not compiled."""
 
 from rogue_net.native.compiled import AVAILABLE, INSTRUCTIONS, PROBLEM
 

@@ -1,8 +1,8 @@
-"""Interface to the compiled part: networks ask it to compute a batch, and it may decline.
+"""Compiled backend of the forward pass; returns None for unsupported networks and batches.
 
-Narrow networks are compiled whole, from the features to decisions and values, in one call. Of wide
-ones embedding and attention are, and matrix products stay with torch, which is as good at them.
-Both take frames that lie one after the other, without padding.
+Narrow networks run in a single compiled call, from the features to decisions and values. In wide
+ones, embedding and attention are compiled, and matrix products use torch, which is as fast. Frames
+are packed: stored one after the other, without padding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -35,37 +35,37 @@ from rogue_net.native.library import fits
 from rogue_net.native.memory import joined_rows
 from rogue_net.native.network import threads_at_work
 from rogue_net.native.pairs import packed_pairs
-from rogue_net.ragged import ActionBatch, EntityBatch, of_action, to_device
+from rogue_net.ragged import ActionBatch, EntityBatch, lookup, to_device
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer
 
-__all__ = ["Output", "advice", "draw_uniforms", "has_compiled_blocks", "run", "threads_at_work"]
+__all__ = ["RunOutput", "advice", "draw_uniforms", "has_compiled_blocks", "run", "threads_at_work"]
 
 ROWS_OF_SHAPE = 64
-"""Rows are padded to a multiple: on the CPU torch compiles products in bfloat16 for each number of
-rows, which takes longer than the products."""
+"""Rows are padded to a multiple of this: on the CPU, torch compiles bfloat16 products for each
+number of rows, which takes longer than the products."""
 _COMPILED_HEADS: dict[type[Any], Callable[[Any], nn.Linear]] = {
     CategoricalHead: attrgetter("project")
 }
-"""The heads that are compiled, and their layer."""
-MOST_REMEMBERED = 512
-"""Most frames of a packed layout that is cached: many environments show as many entities in each
-step, and planning takes a tenth of the time to act in few frames."""
+"""Head classes that are compiled, and their layer."""
+MAX_CACHED_FRAMES = 512
+"""Largest number of frames of a cached packed layout: many environments have the same numbers of
+entities in each step, and planning takes a tenth of the time of a small forward pass."""
 
 
-class Network(Protocol):
-    """A network that may be compiled: `RogueNet`.
+class CompilableNetwork(Protocol):
+    """Interface of networks that can be compiled: `RogueNet`.
 
     Attributes:
-        config: of the network.
-        embedding: of entities.
-        relpos: relative positions; None without.
-        transformer: the blocks, up to those after memory.
-        memory: None without.
+        config: settings of the network.
+        embedding: embedding of entities.
+        relpos: relative position encoding, or None.
+        transformer: the blocks before memory.
+        memory: recurrent state, or None.
         action_space: the actions.
-        action_heads: of these actions, in their order.
+        action_heads: their heads, in the same order.
         regression_heads: linear functions of the mean over the entities of a frame.
-        training: True if something may be dropped.
+        training: True if dropout is enabled.
     """
 
     config: RogueNetConfig
@@ -79,26 +79,26 @@ class Network(Protocol):
     training: bool
 
 
-class Output(NamedTuple):
-    """The output of a network for B frames.
+class RunOutput(NamedTuple):
+    """Output of `run`, or of the blocks in torch, for B frames.
 
     Attributes:
         x: (P, d_model), the entities after all blocks.
         layout: of these rows.
-        means: (B, size) for each regression head; None if they were not computed.
-        decisions: of the actions that were decided.
-        remembered: memory; None of a network without.
+        means: (B, size) for each regression head; None if not computed.
+        decisions: by action, of the compiled heads.
+        memory: recurrent states; None for a network without memory.
     """
 
     x: Tensor
     layout: Layout
     means: list[Tensor] | None = None
     decisions: Mapping[str, Decision] = {}
-    remembered: MemoryOutput | None = None
+    memory: MemoryOutput | None = None
 
 
-class _OfType(NamedTuple):
-    """Statistics and parameters of the embedding of a type, see `TypeRows`."""
+class _TypeParameters(NamedTuple):
+    """Input statistics and parameters of the embedding of an entity type, see `TypeRows`."""
 
     mean: Tensor | None
     std: Tensor | None
@@ -107,7 +107,7 @@ class _OfType(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedLayout(Layout):
-    """Rows without padding, frame after frame; they are in no buckets.
+    """Layout of packed frames: rows without padding, frame after frame, and no buckets.
 
     Attributes:
         frames: the rows of each frame.
@@ -122,12 +122,12 @@ class PackedLayout(Layout):
 
 @dataclass(frozen=True)
 class PackedContext(Context):
-    """Attention over packed frames, in one piece: compiled code shares rows among threads itself.
+    """Attention over packed frames, in one microbatch: compiled code uses its own thread pool.
 
     Attributes:
         frames: the rows of each frame, their visibility and relative positions.
-        relpos: the encoding of relative positions; None without.
-        tables: the tables of relative keys and values, whose rows `frames` refers to.
+        relpos: the relative position encoding, or None.
+        tables: the tables of relative keys and values that `frames` indexes.
     """
 
     frames: PackedFrames
@@ -135,7 +135,7 @@ class PackedContext(Context):
     tables: tuple[Tensor | None, Tensor | None]
 
     def mix(self, attention: Attention, x: Tensor) -> Tensor:
-        """Attend in float32, whatever `torch.autocast` makes of the linear layers."""
+        """Attend within each frame, in float32 also under `torch.autocast`."""
         gate = None if self.relpos is None else self.relpos.gate_of(x)
         return functions.attention(
             attention.query_key_value(x).float(),
@@ -147,12 +147,12 @@ class PackedContext(Context):
 
 
 def draw_uniforms(keys: Sequence[int], env: IntArray, lengths: IntArray) -> Tensor:
-    """Return a random number for each actor, a function of the arguments alone.
+    """Return a random number for each actor, as a deterministic function of the arguments.
 
     Args:
-        keys: different for each purpose.
+        keys: the seed of the stream.
         env: (B,) int64, the environment of each frame.
-        lengths: (B,) int64, the actors of each frame.
+        lengths: (B,) int64, the number of actors of each frame.
 
     Returns:
         (actors,) float32 in [0, 1).
@@ -164,60 +164,60 @@ def draw_uniforms(keys: Sequence[int], env: IntArray, lengths: IntArray) -> Tens
     return torch.from_numpy(uniforms(bits))
 
 
-def are_of_one_size(one: Network, other: Network) -> bool:
-    """Return whether compiled code may compute two networks in one call.
+def are_of_one_size(first: CompilableNetwork, second: CompilableNetwork) -> bool:
+    """Return whether compiled code can run two networks with equal inputs in one call.
 
-    Their inputs and settings must be the same; one may have no regression heads.
+    Their settings must be equal; one of them may lack the regression heads.
     """
 
-    def sizes(net: Network) -> dict[str, int]:
+    def sizes(net: CompilableNetwork) -> dict[str, int]:
         heads: dict[str, Any] = dict(net.regression_heads.items())
         return {name: head.out_features for name, head in heads.items()}
 
     return (
-        one.config == other.config
-        and has_compiled_blocks(one.config)
-        and (not sizes(one) or not sizes(other) or sizes(one) == sizes(other))
-        and (one.relpos is None or one.relpos.norm is None)
-        and one.config.memory is None
+        first.config == second.config
+        and has_compiled_blocks(first.config)
+        and (not sizes(first) or not sizes(second) or sizes(first) == sizes(second))
+        and (first.relpos is None or first.relpos.norm is None)
+        and first.config.memory is None
     )
 
 
 def has_compiled_blocks(config: RogueNetConfig) -> bool:
-    """Return whether whole blocks are compiled, on the CPU in float32: faster than bfloat16."""
+    """Return whether whole blocks are compiled for the CPU, in float32, faster than bfloat16."""
     is_narrow = config.d_model <= network.WIDEST and fits(config.d_model, config.n_head)
     return is_narrow and config.pooling is None
 
 
 def run(
-    net: Network,
+    net: CompilableNetwork,
     batch: EntityBatch,
     *,
     with_heads: bool = False,
     with_means: bool = True,
     actions: Mapping[str, Tensor] | None = None,
     uniforms: Mapping[str, Tensor] | None = None,
-    others: Sequence[Network] = (),
+    other_nets: Sequence[CompilableNetwork] = (),
     num_frames: Sequence[int] = (),
-) -> Output | None:
-    """Compute as much of a network as is compiled: at least the entities after all blocks.
+) -> RunOutput | None:
+    """Run the compiled parts of a network: at least all blocks.
 
     Args:
         net: the network.
         batch: B frames.
-        with_heads: also decide the actions whose heads are compiled.
-        with_means: also compute the regression heads.
+        with_heads: also run the compiled action heads.
+        with_means: also run the regression heads.
         actions: per action (actors,) int64, choices to evaluate.
         uniforms: per action (actors,) float32 in [0, 1) to sample choices with.
-        others: further networks for which `are_of_one_size`, to compute without gradients. Those
-            whose parameters need none must never change: they are prepared once.
-        num_frames: the number of consecutive frames of each network, if there are others.
+        other_nets: more networks that pass `are_of_one_size`, to run without gradients. Weights
+            that require no gradients are cached, so they must never change.
+        num_frames: the number of consecutive frames of each network, with `other_nets`.
 
     Returns:
-        None if compiled code does not support this network or batch. The means are NaN in frames
-        of networks without regression heads.
+        The output, with NaN for means of networks without regression heads; None if compiled code
+        does not support this network or batch.
     """
-    if not (_takes(batch) and all(_is_supported(one) for one in (net, *others))):
+    if not (_is_plain_input(batch) and all(_is_supported(one) for one in (net, *other_nets))):
         return None
     # Inputs: features, rows and relative positions.
     types = net.embedding.types
@@ -228,18 +228,18 @@ def run(
     inputs = net.embedding.inputs(batch)
     context = packed_context(net.relpos, inputs, visible_rows(batch, types, layout), layout)
     rows = _type_rows(net.embedding, inputs, net.embedding.label_rows(batch), layout)
-    # Narrow networks whole, wide ones in parts.
+    # Narrow networks in a single call, wide ones layer by layer.
     is_whole = has_compiled_blocks(net.config)
     if is_whole and not torch.is_autocast_enabled("cpu"):
         choices = _choices(net, layout, batch, actions, uniforms) if with_heads else {}
-        nets = [net, *others]
+        nets = [net, *other_nets]
         return _run_whole(nets, num_frames, layout, context, rows, choices, with_means)
-    if others:
+    if other_nets:
         return None
     if is_whole or net.config.precision == "float32":
-        return Output(_run_in_parts(net, context, rows), layout)
+        return RunOutput(_run_in_parts(net, context, rows), layout)
     with torch.autocast("cpu", torch.bfloat16):
-        return Output(_run_in_parts(net, context, rows), layout)
+        return RunOutput(_run_in_parts(net, context, rows), layout)
 
 
 def packed_context(
@@ -248,10 +248,10 @@ def packed_context(
     visible: Tensor | None,
     layout: PackedLayout,
 ) -> PackedContext:
-    """Return the context of the rows of a layout.
+    """Create the context of packed frames.
 
     Args:
-        relpos: relative positions; None without.
+        relpos: the relative position encoding, or None.
         inputs: (n, features) for each type of the layout.
         visible: (R,) bool, the visible rows; None if all are.
         layout: of the rows.
@@ -261,16 +261,16 @@ def packed_context(
     return PackedContext(frames, relpos, _tables(relpos))
 
 
-def _takes(batch: EntityBatch) -> bool:
-    """Return whether compiled code takes these features: float32 without a gradient."""
+def _is_plain_input(batch: EntityBatch) -> bool:
+    """Return whether all features are float32 and require no gradient."""
     return all(
         rows.values.dtype == torch.float32 and not rows.values.requires_grad
         for rows in batch.features.values()
     )
 
 
-def _is_supported(net: Network) -> bool:
-    """Return whether compiled attention supports it: float32 on the CPU, no dropout."""
+def _is_supported(net: CompilableNetwork) -> bool:
+    """Return whether compiled attention supports a network: float32 on the CPU, no dropout."""
     parameter, memory = net.transformer.first_parameter(), net.memory
     return (
         parameter is not None
@@ -284,54 +284,54 @@ def _is_supported(net: Network) -> bool:
 
 
 def _run_whole(
-    nets: Sequence[Network],
+    nets: Sequence[CompilableNetwork],
     num_frames: Sequence[int],
     layout: PackedLayout,
     context: PackedContext,
     types: list[TypeRows],
     choices: Mapping[str, network.ChoiceInput],
     with_means: bool,
-) -> Output:
-    """Compute a narrow network, or several in frames of their own, in one call."""
+) -> RunOutput:
+    """Run a narrow network, or several in separate frames, in a single compiled call."""
     net = max(nets, key=lambda one: len(one.regression_heads))
     linears: dict[str, Any] = dict(net.regression_heads.items()) if with_means else {}
     weights = [_weights(nets[0], types, context.tables, choices, linears)]
-    for other in nets[1:]:
-        kept = _OF_OTHERS.get(other)
-        if kept is None or len(kept.parameters) != len(weights[0].parameters):
-            of_other, tables = _of_types(other.embedding), _tables(other.relpos)
-            kept = _weights(other, of_other, tables, choices, linears)
-            if not any(p.requires_grad for p in kept.parameters if p is not None):
-                _OF_OTHERS[other] = kept
-        weights.append(kept)
+    for other_net in nets[1:]:
+        entry = _WEIGHTS_CACHE.get(other_net)
+        if entry is None or len(entry.parameters) != len(weights[0].parameters):
+            other_types, tables = _type_parameters(other_net.embedding), _tables(other_net.relpos)
+            entry = _weights(other_net, other_types, tables, choices, linears)
+            if not any(p.requires_grad for p in entry.parameters if p is not None):
+                _WEIGHTS_CACHE[other_net] = entry
+        weights.append(entry)
     means = [linear.out_features for linear in linears.values()]
     first_frame = functions.starts(np.array(num_frames, np.int64)) if len(nets) > 1 else None
-    compiled = network.Network(
+    compiled = network.CompiledNetwork(
         context.frames, types, net.config, [*choices.values()], means, weights, first_frame
     )
     # Outputs.
-    left = iter(compiled.run())
-    x, said = next(left), [next(left) for _ in means]
-    decisions = _decisions(left, choices)
-    return Output(x, layout, said if with_means else None, decisions)
+    outputs = iter(compiled.run())
+    x, mean_outputs = next(outputs), [next(outputs) for _ in means]
+    decisions = _decisions(outputs, choices)
+    return RunOutput(x, layout, mean_outputs if with_means else None, decisions)
 
 
 def _decisions(
-    left: Iterator[Tensor], choices: Mapping[str, network.ChoiceInput]
+    outputs: Iterator[Tensor], choices: Mapping[str, network.ChoiceInput]
 ) -> dict[str, Decision]:
-    """Return the decisions in the outputs of a compiled network that are left."""
+    """Return the decisions in the remaining outputs of a compiled network."""
     decisions = {}
     for name, choice in choices.items():
-        log_probs, log_prob, entropy = next(left), next(left), next(left)
-        chosen = next(left) if choice.given is None else choice.given
+        log_probs, log_prob, entropy = next(outputs), next(outputs), next(outputs)
+        chosen = next(outputs) if choice.chosen is None else choice.chosen
         decisions[name] = Decision(chosen, log_prob, entropy, CategoricalDistribution(log_probs))
     return decisions
 
 
 def run_memory(
-    net: Network,
+    net: CompilableNetwork,
     memory: Memory,
-    before: Output,
+    before: RunOutput,
     batch: EntityBatch,
     places: MemoryPlaces,
     visible: Tensor | None,
@@ -341,123 +341,128 @@ def run_memory(
     with_means: bool = True,
     actions: Mapping[str, Tensor] | None = None,
     uniforms: Mapping[str, Tensor] | None = None,
-) -> Output:
-    """Compute memory, the blocks after it, and as much of the heads as is compiled.
+) -> RunOutput:
+    """Run memory, the blocks after it, and the compiled heads.
 
     Args:
         net: the network.
-        memory: of this network.
+        memory: memory of this network.
         before: result of `run`.
         batch: B frames.
-        places: of the rows that remember.
+        places: of the recurrent rows.
         visible: (P,) bool, the visible entities; None if all are.
-        added: (R, width), the choices made in the frames; None for none.
-        with_heads: as in `run`, like the others.
-        with_means: also compute the regression heads.
-        actions: choices to evaluate.
-        uniforms: to sample choices with.
+        added: (R, width), terms of the choices in the frames; None without.
+        with_heads: as in `run`.
+        with_means: as in `run`.
+        actions: as in `run`.
+        uniforms: as in `run`.
     """
-    layout, of_frame = before.layout, memory.remembering.frame
+    layout, has_frame_state = before.layout, memory.remembering.frame
     assert isinstance(layout, PackedLayout)
     # Memory, and the rows of the blocks after it.
-    known = None if memory.remembering.sees_hidden else visible
+    averaged = None if memory.remembering.sees_hidden else visible
     with torch.autocast("cpu", enabled=False):
-        of_frames = memory.of_rewards(places.past) if of_frame else None
+        reward_inputs = memory.reward_inputs(places.past) if has_frame_state else None
         x = before.x.float()
-        rows, states = joined_rows(memory, x, layout.frames, places, known, of_frames, added)
-    further = places.past.absent.lengths + (1 if of_frame else 0)
-    frames = PackedFrames(layout.lengths + further, kept=layout.lengths)
+        rows, states = joined_rows(memory, x, layout.frames, places, averaged, reward_inputs, added)
+    num_extra = places.past.absent.lengths + (1 if has_frame_state else 0)
+    frames = PackedFrames(layout.lengths + num_extra, output_lengths=layout.lengths)
     if visible is not None:
-        of_all = torch.ones(frames.num_rows, dtype=torch.bool)
-        frames = replace(frames, visible=of_all.index_copy_(0, frames.kept_rows, visible))
+        all_visible = torch.ones(frames.num_rows, dtype=torch.bool)
+        frames = replace(frames, visible=all_visible.index_copy_(0, frames.output_rows, visible))
     if net.relpos is not None:
         lengths = {name: batch.features[name].lengths for name in net.embedding.types}
-        inputs = {**net.embedding.inputs(batch), MEMORY: rows.new_zeros(int(further.sum()), 0)}
-        joined = packed_layout({**lengths, MEMORY: further}, rows.device)
-        frames = replace(frames, pairs=packed_pairs(net.relpos, inputs, joined, joined.frames))
+        inputs = {**net.embedding.inputs(batch), MEMORY: rows.new_zeros(int(num_extra.sum()), 0)}
+        packed = packed_layout({**lengths, MEMORY: num_extra}, rows.device)
+        frames = replace(frames, pairs=packed_pairs(net.relpos, inputs, packed, packed.frames))
     context = PackedContext(frames, net.relpos, _tables(net.relpos))
     output = MemoryOutput(states, places, before.x, layout)
     # Blocks and heads.
-    transformer, config = memory.transformer, memory.config_of_blocks
+    transformer, config = memory.transformer, memory.block_config
     is_whole = has_compiled_blocks(config)
     if is_whole and not torch.is_autocast_enabled("cpu"):
         choices = _choices(net, layout, batch, actions, uniforms) if with_heads else {}
         linears: dict[str, Any] = dict(net.regression_heads.items()) if with_means else {}
         weights = _weights(net, [], context.tables, choices, linears, transformer)
         sizes = [linear.out_features for linear in linears.values()]
-        compiled = network.Network(
+        compiled = network.CompiledNetwork(
             frames, [], config, [*choices.values()], sizes, [weights], x=rows
         )
-        left = iter(compiled.run())
-        x, means = next(left), [next(left) for _ in sizes]
-        decisions = _decisions(left, choices)
-        return Output(x, layout, means if with_means else None, decisions, output)
+        outputs = iter(compiled.run())
+        x, means = next(outputs), [next(outputs) for _ in sizes]
+        decisions = _decisions(outputs, choices)
+        return RunOutput(x, layout, means if with_means else None, decisions, output)
     is_half = not is_whole and config.precision == "bfloat16"
     with torch.autocast("cpu", torch.bfloat16) if is_half else nullcontext():
-        x = in_rows_of_shape(transformer, rows, context, frames.kept_rows)
-    return Output(x, layout, remembered=output)
+        x = in_rows_of_shape(transformer, rows, context, frames.output_rows)
+    return RunOutput(x, layout, memory=output)
 
 
 def _choices(
-    net: Network,
+    net: CompilableNetwork,
     layout: PackedLayout,
     batch: EntityBatch,
     actions: Mapping[str, Tensor] | None,
     uniforms: Mapping[str, Tensor] | None,
 ) -> dict[str, network.ChoiceInput]:
-    """Return the actions whose heads are compiled."""
+    """Return the inputs of the compiled action heads, by action."""
     return {
         name: _choice(
             _COMPILED_HEADS[type(head)](head).out_features,
             layout,
             batch.actions[name],
-            of_action(actions, name),
-            of_action(uniforms, name),
+            lookup(actions, name),
+            lookup(uniforms, name),
         )
         for name, head in zip(net.action_space, net.action_heads.values(), strict=True)
         if type(head) in _COMPILED_HEADS and net.action_space[name].after is None
     }
 
 
-_OF_OTHERS: MutableMapping[Any, network.Weights] = WeakKeyDictionary()
-"""The weights of networks that do not change, with places for the regression heads of others."""
+_WEIGHTS_CACHE: MutableMapping[Any, network.Weights] = WeakKeyDictionary()
+"""Weights of frozen networks, padded to the regression heads of the first network of a call."""
 
 
 def _tables(relpos: RelposEncoding | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return the tables of relative keys and values."""
+    """Return the tables of relative keys and values, or None."""
     return (None, None) if relpos is None else (relpos.key_table(), relpos.value_table())
 
 
 def _weights(
-    net: Network,
-    of_types: Sequence[_OfType | TypeRows],
+    net: CompilableNetwork,
+    types: Sequence[_TypeParameters | TypeRows],
     tables: Sequence[Tensor | None],
     actions: Iterable[str],
     means: Iterable[str],
     blocks: Transformer | None = None,
 ) -> network.Weights:
-    """Return the weights of a network with compiled heads of some actions and of some means.
+    """Return the weights of a network for compiled code.
 
-    They are those of other blocks than the first ones, if these are given.
-    Where the network has no such regression head, its weight and bias are None.
+    Args:
+        net: the network.
+        types: parameters of the embedding of each type.
+        tables: relative keys and values.
+        actions: the compiled action heads.
+        means: the regression heads; weight and bias are None for heads that the network lacks.
+        blocks: the blocks to run; those before memory by default.
     """
     gate = None if net.relpos is None else net.relpos.gate
     heads = [net.action_heads[module_key(name)] for name in actions]
     linears: list[Any] = [_COMPILED_HEADS[type(head)](head) for head in heads]
-    of_means = dict(net.regression_heads.items())
-    linears += [of_means.get(name) for name in means]
+    regression_heads = dict(net.regression_heads.items())
+    linears += [regression_heads.get(name) for name in means]
     parameters = [
         *tables,
         *((None, None) if gate is None else (gate.weight, gate.bias)),
         *(blocks or net.transformer).parameters_in_order(),
-        *(parameter for one in of_types for parameter in one.parameters),
+        *(parameter for one in types for parameter in one.parameters),
         *(x for one in linears for x in ((None, None) if one is None else (one.weight, one.bias))),
     ]
-    return network.Weights(parameters, [x for one in of_types for x in (one.mean, one.std)])
+    return network.Weights(parameters, [x for one in types for x in (one.mean, one.std)])
 
 
-def _run_in_parts(net: Network, context: PackedContext, types: list[TypeRows]) -> Tensor:
-    """Embed entities and run the blocks, with compiled embedding and attention."""
+def _run_in_parts(net: CompilableNetwork, context: PackedContext, types: list[TypeRows]) -> Tensor:
+    """Embed entities and run the blocks, with compiled embedding and attention: (R, d_model)."""
     with torch.autocast("cpu", enabled=False):
         num_rows = context.frames.num_rows
         x = functions.embed(types, num_rows, net.embedding.d_model)
@@ -465,33 +470,36 @@ def _run_in_parts(net: Network, context: PackedContext, types: list[TypeRows]) -
 
 
 def in_rows_of_shape(
-    transformer: Transformer, x: Tensor, context: PackedContext, kept: Tensor | None = None
+    transformer: Transformer, x: Tensor, context: PackedContext, output_rows: Tensor | None = None
 ) -> Tensor:
-    """Run blocks, with rows padded to multiples of `ROWS_OF_SHAPE` where that is faster.
+    """Run blocks, with rows padded to multiples of `ROWS_OF_SHAPE` under autocast.
 
     Args:
         transformer: the blocks.
         x: (R, d_model).
         context: of these rows.
-        kept: (n,) int64, the rows that come out; None for all.
+        output_rows: (n,) int64, the rows of the result; None for all.
+
+    Returns:
+        (n, d_model).
     """
-    num_rows = len(x) if kept is None else len(kept)
+    num_rows = len(x) if output_rows is None else len(output_rows)
     if torch.is_autocast_enabled("cpu"):
         x = nn.functional.pad(x, (0, 0, 0, -len(x) % ROWS_OF_SHAPE))
-        if kept is not None:
-            kept = nn.functional.pad(kept, (0, -len(kept) % ROWS_OF_SHAPE))
-    return transformer(x, context, kept)[:num_rows]  # type: ignore[no-any-return]
+        if output_rows is not None:
+            output_rows = nn.functional.pad(output_rows, (0, -len(output_rows) % ROWS_OF_SHAPE))
+    return transformer(x, context, output_rows)[:num_rows]  # type: ignore[no-any-return]
 
 
 def packed_layout(type_lengths: Mapping[str, IntArray], device: torch.device) -> PackedLayout:
-    """Return the rows of a batch without any padding.
+    """Plan the rows of a batch without padding.
 
     Args:
         type_lengths: (B,) entities per frame for each type, in the order of the types.
         device: where the index tensors go.
     """
     lengths = [np.ascontiguousarray(one, dtype=np.int64) for one in type_lengths.values()]
-    plan = _plan if len(lengths[0]) <= MOST_REMEMBERED else _plan.__wrapped__
+    plan = _plan if len(lengths[0]) <= MAX_CACHED_FRAMES else _plan.__wrapped__
     return plan(b"".join([one.data for one in lengths]), len(lengths), device)
 
 
@@ -500,7 +508,7 @@ def _plan(lengths: bytes, num_types: int, device: torch.device) -> PackedLayout:
     counts = np.frombuffer(lengths, dtype=np.int64).reshape(num_types, -1)  # (types, B)
     frames = PackedFrames(counts.sum(axis=0))
     first_row = frames.row_start[:-1]
-    with torch.inference_mode(False):  # autograd cannot use tensors of that mode later
+    with torch.inference_mode(False):  # autograd cannot use inference tensors later
         row_of_entity = to_device(rows_of_types(first_row, counts), device)
         frame_order = to_device(np.flatnonzero(frames.lengths), device)
     return PackedLayout(
@@ -515,17 +523,17 @@ def _plan(lengths: bytes, num_types: int, device: torch.device) -> PackedLayout:
     )
 
 
-def _of_types(embedding: EntityEmbedding) -> list[_OfType]:
-    """Return statistics and parameters of each type."""
-    found = []
+def _type_parameters(embedding: EntityEmbedding) -> list[_TypeParameters]:
+    """Return input statistics and parameters of each type."""
+    parameters = []
     for name in embedding.types:
-        of_type = embedding.by_type[module_key(name)]
-        assert isinstance(of_type, TypeEmbedding | FeaturelessEmbedding)
+        module = embedding.by_type[module_key(name)]
+        assert isinstance(module, TypeEmbedding | FeaturelessEmbedding)
         mean = std = None
-        if isinstance(of_type, TypeEmbedding):
-            mean, std = of_type.norm.mean_and_std(torch.float32)
-        found.append(_OfType(mean, std, of_type.parameters_in_order()))
-    return found
+        if isinstance(module, TypeEmbedding):
+            mean, std = module.norm.mean_and_std(torch.float32)
+        parameters.append(_TypeParameters(mean, std, module.parameters_in_order()))
+    return parameters
 
 
 def _type_rows(
@@ -534,11 +542,12 @@ def _type_rows(
     label_rows: Mapping[str, Tensor],
     layout: Layout,
 ) -> list[TypeRows]:
-    """Return the entities of each type for compiled functions."""
+    """Return the entities of each type as inputs of compiled functions."""
     places = torch.split(layout.row_of_entity, [len(x) for x in inputs.values()])
+    parameters = _type_parameters(embedding)
     return [
         TypeRows(x.contiguous(), label_rows.get(name), one.mean, one.std, to, one.parameters)
-        for (name, x), one, to in zip(inputs.items(), _of_types(embedding), places, strict=True)
+        for (name, x), one, to in zip(inputs.items(), parameters, places, strict=True)
     ]
 
 
@@ -546,19 +555,19 @@ def _choice(
     num_choices: int,
     layout: Layout,
     action: ActionBatch,
-    given: Tensor | None,
+    chosen: Tensor | None,
     uniforms: Tensor | None,
 ) -> network.ChoiceInput:
-    """Return an action for compiled functions.
+    """Return the inputs of the compiled head of an action.
 
     Raises:
-        ValueError: the mask, the actions or the uniforms are not of as many actors.
+        ValueError: the mask, the actions or the uniforms have a wrong shape.
     """
     num_actors = len(action.actors.values)
     mask = None if action.mask is None else action.mask.values.bool().contiguous()
     expected = {
         "mask": (mask, (num_actors, num_choices)),
-        "actions": (given, (num_actors,)),
+        "actions": (chosen, (num_actors,)),
         "uniforms": (uniforms, (num_actors,)),
     }
     for name, (x, shape) in expected.items():
@@ -567,7 +576,7 @@ def _choice(
     return network.ChoiceInput(
         rows=layout.rows(action.actors.values, action.actors.frame_of_row()).contiguous(),
         mask=mask,
-        given=None if given is None else given.to(torch.int64).contiguous(),
+        chosen=None if chosen is None else chosen.to(torch.int64).contiguous(),
         uniforms=None if uniforms is None else uniforms.float().contiguous(),
         num_choices=num_choices,
     )

@@ -1,4 +1,4 @@
-"""Search for the compiled part, without torch."""
+"""Import of the compiled part, without torch."""
 
 import hashlib
 import importlib
@@ -9,14 +9,14 @@ from pathlib import Path
 from types import ModuleType
 
 SWITCH = "ROGUE_NET_NATIVE"
-"""The environment variable that, set to 0, leaves everything to torch."""
+"""Environment variable; 0 disables the compiled part in favour of torch."""
 
 POISON = "ROGUE_NET_POISON"
-"""The environment variable that, set to 1, fills new arrays with NaN, to find what reads them."""
+"""Environment variable; 1 fills new arrays with NaN, to detect reads of uninitialised memory."""
 
 
-def _compiled() -> tuple[ModuleType | None, str]:
-    """Return the compiled module, or None and the reason."""
+def _import_compiled() -> tuple[ModuleType | None, str]:
+    """Return the compiled module, or None, and the reason if it is None."""
     if os.environ.get(SWITCH) == "0":
         return None, f"switched off by {SWITCH}=0"
     try:
@@ -30,23 +30,23 @@ def _compiled() -> tuple[ModuleType | None, str]:
         source = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
         if source != module.source:
             warnings.warn(
-                f"{module.__file__}: expected to be compiled from the files beside it, which have "
-                "changed since; torch is used in its place. Install again: pip install -e .",
+                f"{module.__file__}: older than its C sources, so torch is used instead; "
+                "compile it: pip install -e .",
                 stacklevel=2,
             )
             return None, "older than its sources"
     return module, ""
 
 
-MODULE, PROBLEM = _compiled()
-"""The compiled module; or None and the reason, which is empty beside a module."""
+MODULE, PROBLEM = _import_compiled()
+"""The compiled module, or None; and the reason why it is None, otherwise empty."""
 AVAILABLE = MODULE is not None
 INSTRUCTIONS: str | None = None if MODULE is None else MODULE.instructions
 """The instruction set in use, such as "x86-64-v4"; None without compiled code."""
 
 
 def advice() -> str | None:
-    """Return a line on why the compiled part is not in use and the remedy; None if it is."""
+    """Return why the compiled part is not in use, and how to enable it; None if it is in use."""
     if AVAILABLE:
         return None
     checkout = Path(__file__).parents[2]

@@ -1,7 +1,7 @@
-"""Compiled embedding, attention and means over packed frames, with gradients for torch.
+"""Compiled embedding, attention and frame means as differentiable torch functions.
 
-Packed frames lie one after the other without padding. All numbers are float32 on the CPU. The
-functions compute the same as `embedding.py`, `attention.py` and `layout.py` in torch.
+Packed frames are stored one after the other, without padding. All tensors are float32 on the CPU.
+The functions are equivalent to `embedding.py`, `attention.py` and `layout.py`.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from entity_env.ragged import row_indices
 from rogue_net.input_norm import CLIP
 from rogue_net.native.library import (
     VECTOR,
-    Embedding,
-    Frames,
+    EmbeddingStruct,
+    FramesStruct,
     address,
     call,
     uninitialised,
@@ -28,11 +28,11 @@ from rogue_net.native.library import (
 
 
 class PackedRows(NamedTuple):
-    """Rows of a table, and their weights, whose sum is the vector of each pair.
+    """Rows of a table for each pair, and their weights: v_p = sum_k weights_pk table[rows_pk].
 
     Attributes:
         rows: int32 (pairs, corners).
-        weights: float32 (pairs, corners), None where all are 1.
+        weights: float32 (pairs, corners); None if all are 1.
     """
 
     rows: Tensor
@@ -40,7 +40,7 @@ class PackedRows(NamedTuple):
 
 
 class PackedPairs(NamedTuple):
-    """Pairs of all frames: by frame, then by query, then by target."""
+    """Relative positions of the pairs of all frames, sorted by frame, query and target."""
 
     keys: PackedRows
     values: PackedRows
@@ -48,36 +48,36 @@ class PackedPairs(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedFrames:
-    """B frames of R entities in all.
+    """B packed frames with R entities in total.
 
     Attributes:
-        lengths: (B,) int64, the entities of each frame.
-        visible: (R,) bool, the entities that visible ones may attend to; None for all.
-        pairs: relative positions; None without.
-        kept: (B,) int64, the rows of each frame that come out of the last block, its first ones;
-            the others are attended to only. None if all come out.
+        lengths: (B,) int64, the number of entities of each frame.
+        visible: (R,) bool, the entities that visible entities may attend to; None for all.
+        pairs: relative positions, or None.
+        output_lengths: (B,) int64, the number of rows of each frame, from its first one on, that
+            the last block outputs; the remaining rows are only attended to. None for all rows.
     """
 
     lengths: IntArray
     visible: Tensor | None = None
     pairs: PackedPairs | None = None
-    kept: IntArray | None = None
+    output_lengths: IntArray | None = None
 
     @cached_property
     def row_start(self) -> IntArray:
-        """(B + 1,) int64, the first row of each frame, and the end of the last."""
+        """(B + 1,) int64, the first row of each frame, and R."""
         return starts(self.lengths)
 
     @cached_property
-    def kept_start(self) -> IntArray | None:
-        """(B + 1,) int64, like `row_start` of the rows that come out; None if all do."""
-        return None if self.kept is None else starts(self.kept)
+    def output_start(self) -> IntArray | None:
+        """(B + 1,) int64, `row_start` of the output rows; None if all rows are output."""
+        return None if self.output_lengths is None else starts(self.output_lengths)
 
     @property
-    def kept_rows(self) -> Tensor:
-        """(n,) int64, the rows that come out, if not all do."""
-        assert self.kept is not None
-        return torch.from_numpy(row_indices(self.row_start[:-1], self.kept))
+    def output_rows(self) -> Tensor:
+        """(n,) int64, the output rows; requires `output_lengths`."""
+        assert self.output_lengths is not None
+        return torch.from_numpy(row_indices(self.row_start[:-1], self.output_lengths))
 
     @property
     def num_rows(self) -> int:
@@ -86,12 +86,12 @@ class PackedFrames:
 
     @cached_property
     def pair_start(self) -> IntArray:
-        """(B + 1,) int64, the first pair of each frame, and the end of the last."""
+        """(B + 1,) int64, the first pair of each frame, and the number of pairs."""
         return starts(self.lengths**2)
 
     @cached_property
     def padded_pair_start(self) -> IntArray:
-        """(B + 1,) int64, like `pair_start` with targets padded to whole vectors."""
+        """(B + 1,) int64, `pair_start` with targets padded to multiples of `VECTOR`."""
         return starts(self.lengths * (-(-self.lengths // VECTOR) * VECTOR))
 
 
@@ -99,14 +99,14 @@ class TypeRows(NamedTuple):
     """The n entities of a type, with the parameters of its embedding.
 
     Attributes:
-        x: (n, features), not yet normalised; without a gradient.
+        x: (n, features), not normalised, without gradient.
         label_rows: (n, kinds) int64, the row of each label in the last parameter; None without
-            kinds.
-        mean: (features,), None of a type of one vector, like `std`.
+            categorical features.
+        mean: (features,); None for a type without features, like `std`.
         std: (features,).
-        to: (n,) int64, the row of each among all entities.
-        parameters: weight and bias of the linear layer and of the norm, then the vectors of
-            labels, if there are kinds; one vector of a type without features and kinds.
+        to: (n,) int64, the row of each entity among all entities.
+        parameters: weight and bias of the linear layer and of the norm, then the label embeddings
+            if there are any; or a single vector for a type without features.
     """
 
     x: Tensor
@@ -118,10 +118,10 @@ class TypeRows(NamedTuple):
 
 
 def embed(types: Sequence[TypeRows], num_rows: int, width: int) -> Tensor:
-    """Embed all entities.
+    """Embed the entities of all types.
 
     Args:
-        types: the entities; together they have every row.
+        types: the entities of each type, which cover all rows.
         num_rows: R.
         width: d_model.
 
@@ -140,13 +140,13 @@ def attention(
     tables: tuple[Tensor | None, Tensor | None],
     gate: Tensor | None,
 ) -> Tensor:
-    """Attend within each frame; rows behind those of all frames are zero.
+    """Attend within each frame; rows after the last frame are zero.
 
     Args:
         qkv: (R, 3 * d_model), queries, keys and values.
         frames: the rows of each frame.
         heads: H.
-        tables: (rows, d_head) each, the relative keys and values of the frames' pairs, or None.
+        tables: (rows, d_head) each, the relative keys and values that the pairs index, or None.
         gate: (R, d_head), the factors of each target's relative values; None for no gate.
 
     Returns:
@@ -167,12 +167,12 @@ class _Embed(torch.autograd.Function):
     def forward(
         ctx: Any, types: Sequence[TypeRows], num_rows: int, width: int, *parameters: Tensor
     ) -> Tensor:
-        out, kept = empty(num_rows, width), []
-        for one in types:
-            made = None if one.mean is None else empty(len(one.x) * (width + 2))
-            call("embed_forward", embedding(one, width, made), width, CLIP, out)
-            kept.append(made)
-        ctx.save_for_backward(*kept, *parameters)
+        out, activations = empty(num_rows, width), []
+        for rows in types:
+            buffer = None if rows.mean is None else empty(len(rows.x) * (width + 2))
+            call("embed_forward", embedding(rows, width, buffer), width, CLIP, out)
+            activations.append(buffer)
+        ctx.save_for_backward(*activations, *parameters)
         ctx.types = types
         return out
 
@@ -180,44 +180,44 @@ class _Embed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         types = ctx.types
-        kept, parameters = ctx.saved_tensors[: len(types)], ctx.saved_tensors[len(types) :]
+        activations, parameters = ctx.saved_tensors[: len(types)], ctx.saved_tensors[len(types) :]
         gradients = zeros_like(parameters)
         dout, width = dout.contiguous(), dout.shape[1]
-        left = iter(gradients)
-        for one, made in zip(types, kept, strict=True):
-            own = [next(left) for _ in one.parameters]
-            call("embed_backward", embedding(one, width, made, own), width, CLIP, dout)
+        remaining = iter(gradients)
+        for rows, buffer in zip(types, activations, strict=True):
+            grads = [next(remaining) for _ in rows.parameters]
+            call("embed_backward", embedding(rows, width, buffer, grads), width, CLIP, dout)
         return None, None, None, *gradients
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, frames: PackedFrames, heads: int, *of_pairs: Tensor | None
+        ctx: Any, qkv: Tensor, frames: PackedFrames, heads: int, *relative: Tensor | None
     ) -> Tensor:
         qkv = qkv.contiguous()
-        gate, keys, values = map(contiguous, of_pairs)
+        gate, keys, values = map(contiguous, relative)
         width = qkv.shape[1] // 3
-        of_call = Call(frames, width, heads)
-        of_call.set_tables(keys, values)
-        weights, y = empty(of_call.num_scores), empty(len(qkv), width)
-        call("attention_forward", of_call.frames, qkv, gate, weights, y)
+        handle = FramesHandle(frames, width, heads)
+        handle.set_tables(keys, values)
+        weights, y = empty(handle.num_scores), empty(len(qkv), width)
+        call("attention_forward", handle.frames, qkv, gate, weights, y)
         y[frames.num_rows :] = 0.0
         ctx.save_for_backward(qkv, gate, keys, values, weights)
-        ctx.rest = frames, heads
+        ctx.frames, ctx.heads = frames, heads
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         qkv, gate, keys, values, weights = ctx.saved_tensors
-        frames, heads = ctx.rest
-        of_call = Call(frames, qkv.shape[1] // 3, heads)
+        frames, heads = ctx.frames, ctx.heads
+        handle = FramesHandle(frames, qkv.shape[1] // 3, heads)
         dkeys, dvalues, dgate = zeros_like((keys, values, gate))
-        of_call.set_tables(keys, values)
-        of_call.set_tables(dkeys, dvalues, "table_grad")
+        handle.set_tables(keys, values)
+        handle.set_tables(dkeys, dvalues, "table_grad")
         dqkv = empty(*qkv.shape)
-        call("attention_backward", of_call.frames, qkv, gate, weights, dy.contiguous(), dqkv, dgate)
+        call("attention_backward", handle.frames, qkv, gate, weights, dy.contiguous(), dqkv, dgate)
         dqkv[frames.num_rows :] = 0.0
         return dqkv, None, None, dgate, dkeys, dvalues
 
@@ -225,24 +225,24 @@ class _Attention(torch.autograd.Function):
 class _FrameMeans(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, frames: PackedFrames) -> Tensor:
-        ctx.rest = frames, len(x)
+        ctx.frames, ctx.num_rows = frames, len(x)
         means = empty(len(frames.lengths), x.shape[1])
-        of_call = Call(frames, x.shape[1])
-        call("frame_means", of_call.frames, x.contiguous(), means)
+        handle = FramesHandle(frames, x.shape[1])
+        call("frame_means", handle.frames, x.contiguous(), means)
         return means
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dmeans: Tensor) -> tuple[Tensor, None]:
-        frames, num_rows = ctx.rest
+        frames, num_rows = ctx.frames, ctx.num_rows
         dx = dmeans.new_zeros(num_rows, dmeans.shape[1])
-        of_call = Call(frames, dmeans.shape[1])
-        call("frame_means_backward", of_call.frames, dmeans.contiguous(), dx)
+        handle = FramesHandle(frames, dmeans.shape[1])
+        call("frame_means_backward", handle.frames, dmeans.contiguous(), dx)
         return dx, None
 
 
-class Call:
-    """`Frames` of `blocks.h`, and what its pointers point to, which must live as long."""
+class FramesHandle:
+    """A `FramesStruct`, with references that keep the memory behind its pointers alive."""
 
     def __init__(self, frames: PackedFrames, width: int, heads: int = 1, layers: int = 1) -> None:
         scores = heads * frames.padded_pair_start
@@ -251,12 +251,12 @@ class Call:
         if frames.visible is not None:
             visible = frames.visible.contiguous().view(torch.uint8)
         self._alive = frames, scores, visible
-        self.frames = Frames(
+        self.frames = FramesStruct(
             num_frames=len(frames.lengths),
             row_start=address(frames.row_start),
             score_start=address(scores),
             visible=address(visible),
-            kept_start=address(frames.kept_start),
+            kept_start=address(frames.output_start),
             width=width,
             heads=heads,
             layers=layers,
@@ -271,53 +271,54 @@ class Call:
                 rows.rows, rows.weights = address(packed.rows), address(packed.weights)
 
     def set_tables(self, keys: Tensor | None, values: Tensor | None, field: str = "table") -> None:
-        """Set the tables of relative keys and values, or "table_grad", which is added to."""
+        """Set the tables of relative keys and values, or their gradients with "table_grad"."""
         setattr(self.frames.keys, field, address(keys))
         setattr(self.frames.values, field, address(values))
 
 
-def rows_of_type(one: TypeRows) -> Embedding:
-    """Return `Embedding` of `blocks.h` for the entities of a type, without its parameters."""
-    return Embedding(
-        rows=len(one.x),
-        features=one.x.shape[1],
-        kinds=0 if one.label_rows is None else one.label_rows.shape[1],
-        num_labels=0 if one.label_rows is None else len(one.parameters[-1]),
-        x=address(one.x),
-        label_rows=address(one.label_rows),
-        mean=address(one.mean),
-        std=address(one.std),
-        to=address(one.to),
+def rows_of_type(entities: TypeRows) -> EmbeddingStruct:
+    """Describe the entities of a type, without the parameters of the embedding."""
+    return EmbeddingStruct(
+        rows=len(entities.x),
+        features=entities.x.shape[1],
+        kinds=0 if entities.label_rows is None else entities.label_rows.shape[1],
+        num_labels=0 if entities.label_rows is None else len(entities.parameters[-1]),
+        x=address(entities.x),
+        label_rows=address(entities.label_rows),
+        mean=address(entities.mean),
+        std=address(entities.std),
+        to=address(entities.to),
     )
 
 
 def embedding(
-    one: TypeRows, width: int, made: Tensor | None, gradients: Sequence[Tensor | None] = ()
-) -> Embedding:
-    """Return `Embedding` of `blocks.h`, which points into the arguments: keep these alive.
+    entities: TypeRows, width: int, saved: Tensor | None, gradients: Sequence[Tensor | None] = ()
+) -> EmbeddingStruct:
+    """Describe the entities and the embedding of a type, with pointers into the arguments.
 
     Args:
-        one: the entities of a type.
+        entities: the entities of a type.
         width: d_model.
-        made: memory for the activations of the backward pass; None for a type of one vector.
-        gradients: the gradients of its parameters, to be added to.
+        saved: (n * (d_model + 2),), activations for the backward pass; None for a type without
+            features.
+        gradients: gradients of the parameters, which are accumulated.
     """
-    of_call = rows_of_type(one)
-    of_call.hidden = address(made)
-    if made is not None:
-        of_call.stats = of_call.hidden + made.element_size() * len(one.x) * width
-    names = ["bias"] if made is None else ["weight", "bias", "norm_weight", "norm_bias"]
-    if one.label_rows is not None:
+    struct = rows_of_type(entities)
+    struct.hidden = address(saved)
+    if saved is not None:
+        struct.stats = struct.hidden + saved.element_size() * len(entities.x) * width
+    names = ["bias"] if saved is None else ["weight", "bias", "norm_weight", "norm_bias"]
+    if entities.label_rows is not None:
         names.append("labels")
-    for name, parameter in zip(names, one.parameters, strict=True):
-        setattr(of_call, name, address(parameter))
+    for name, parameter in zip(names, entities.parameters, strict=True):
+        setattr(struct, name, address(parameter))
     for name, gradient in zip(names, gradients, strict=bool(gradients)):
-        setattr(of_call, f"{name}_grad", address(gradient))
-    return of_call
+        setattr(struct, f"{name}_grad", address(gradient))
+    return struct
 
 
 def starts(sizes: IntArray) -> IntArray:
-    """Return the cumulative sums of sizes, from 0 on: (n,) -> (n + 1,) int64."""
+    """Return the cumulative sums of sizes with a leading 0: (n,) -> (n + 1,) int64."""
     return np.concatenate([[0], np.cumsum(sizes)])
 
 
@@ -327,17 +328,17 @@ def empty(*shape: int) -> Tensor:
 
 
 def contiguous(x: Tensor | None) -> Tensor | None:
-    """Return a contiguous copy of a tensor, or itself if it is; None for None."""
+    """Return a tensor in contiguous memory; None for None."""
     return None if x is None else x.contiguous()
 
 
 def zeros_like(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return zeros of these shapes in one block of memory: one operation for all of them."""
+    """Return zeros in the shapes of tensors, as views of one allocation."""
     return cut(torch.zeros(sum(sizes(tensors))), tensors)
 
 
 def cut(numbers: Tensor, like: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return views of consecutive numbers in the shapes of some tensors."""
+    """Split a flat tensor into views in the shapes of other tensors."""
     parts = torch.split(numbers, sizes(like))
     return [None if x is None else part.view(x.shape) for x, part in zip(like, parts, strict=True)]
 

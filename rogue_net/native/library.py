@@ -1,4 +1,4 @@
-"""Python interface of the compiled part: `blocks.h` for ctypes."""
+"""ctypes interface of the compiled part: the structs and functions of `blocks.h`."""
 
 import ctypes
 import os
@@ -20,30 +20,30 @@ GATES = (None, "linear", "relu", "gelu", "sigmoid")
 MAX_HEAD = 64
 MOST_AXES = 8
 VECTOR = 8
-"""Floats of a vector instruction: widths are multiples of it."""
+"""Number of floats of a vector instruction; widths are multiples of it."""
 
 
 _LIBRARY = None if MODULE is None else ctypes.CDLL(MODULE.__file__)
 _INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 POISONED = ctypes.c_int() if _LIBRARY is None else ctypes.c_int.in_dll(_LIBRARY, "poisons_arrays")
-"""Its value is 1 while new arrays are full of bytes of 255, which are NaN as floats."""
+"""Its value is 1 while new arrays are filled with bytes of 255, which are NaN as floats."""
 POISONED.value = int(os.environ.get(POISON) == "1")
 _NO_ELEMENTS = ctypes.c_int64()
-"""Address of arrays without elements, for which torch has none."""
+"""Address of arrays without elements, for which torch returns a null pointer."""
 
 
 def _fields(*groups: tuple[Any, str]) -> list[tuple[str, Any]]:
-    """Return the fields of a struct, given the type of some names at a time."""
+    """Return the fields of a struct from groups of a type and several names."""
     return [(name, kind) for kind, names in groups for name in names.split()]
 
 
-class PairRows(ctypes.Structure):
-    """`PairRows` of `blocks.h`, which describes the fields. Pointers are addresses."""
+class PairRowsStruct(ctypes.Structure):
+    """`PairRows` of `blocks.h`, where the fields are documented. Pointers are addresses."""
 
     _fields_ = _fields((_INT, "corners"), (_POINTER, "rows weights table table_grad"))
 
 
-class Frames(ctypes.Structure):
+class FramesStruct(ctypes.Structure):
     """`Frames` of `blocks.h`."""
 
     _fields_ = _fields(
@@ -51,13 +51,13 @@ class Frames(ctypes.Structure):
         (_POINTER, "row_start pair_start score_start visible kept_start"),
         (_INT, "width heads layers parts threads gradient_stride num_networks num_parameters"),
         (_POINTER, "first_frame"),
-        (PairRows, "keys values"),
+        (PairRowsStruct, "keys values"),
         (_INT, "gate_kind"),
         (_POINTER, "gate_weight gate_bias gate_weight_grad gate_bias_grad"),
     )
 
 
-class Embedding(ctypes.Structure):
+class EmbeddingStruct(ctypes.Structure):
     """`Embedding` of `blocks.h`."""
 
     _fields_ = _fields(
@@ -74,7 +74,7 @@ LINEAR_HEAD, CHOICE_HEAD = 0, 1
 """Kinds of heads."""
 
 
-class Head(ctypes.Structure):
+class HeadStruct(ctypes.Structure):
     """`Head` of `blocks.h`."""
 
     _fields_ = _fields(
@@ -84,11 +84,11 @@ class Head(ctypes.Structure):
     )
 
 
-class Network(ctypes.Structure):
+class NetworkStruct(ctypes.Structure):
     """`Network` of `blocks.h`."""
 
     _fields_ = _fields(
-        (Frames, "frames"),
+        (FramesStruct, "frames"),
         (_INT, "num_types num_choices num_means"),
         (_POINTER, "types choices means"),
         (_POINTER, "parameters statistics sizes x kept pooled embedded made gradients dx dkept"),
@@ -96,7 +96,7 @@ class Network(ctypes.Structure):
     )
 
 
-class Memory(ctypes.Structure):
+class MemoryStruct(ctypes.Structure):
     """`Memory` of `blocks.h`."""
 
     _fields_ = _fields(
@@ -109,7 +109,7 @@ class Memory(ctypes.Structure):
     )
 
 
-class PairCells(ctypes.Structure):
+class PairCellsStruct(ctypes.Structure):
     """`PairCells` of `blocks.h`."""
 
     _fields_ = _fields(
@@ -124,18 +124,18 @@ class PairCells(ctypes.Structure):
 
 
 def fits(width: int, heads: int) -> bool:
-    """Return whether the compiled attention has this width and number of heads."""
+    """Return whether compiled attention supports a width and a number of heads."""
     head = width // heads
     return AVAILABLE and head % VECTOR == 0 and head <= MAX_HEAD
 
 
-def call(name: str, of: ctypes.Structure, *arguments: Tensor | float | None) -> None:
-    """Call a function of `blocks.h`, without the interpreter's lock.
+def call(name: str, struct: ctypes.Structure, *arguments: Tensor | float | None) -> None:
+    """Call a function of `blocks.h`, releasing the GIL.
 
     Args:
         name: the name of the function.
-        of: its first argument.
-        arguments: the other ones.
+        struct: its first argument.
+        arguments: the remaining arguments.
 
     Raises:
         MemoryError: there is not enough memory.
@@ -143,20 +143,20 @@ def call(name: str, of: ctypes.Structure, *arguments: Tensor | float | None) -> 
         SystemError: the function wrote past the end of an array; the results are wrong.
     """
     assert _LIBRARY is not None
-    failed = getattr(_LIBRARY, name)(ctypes.byref(of), *map(_argument, arguments))  # kept there
+    failed = getattr(_LIBRARY, name)(ctypes.byref(struct), *map(_argument, arguments))
     if failed == _OUT_OF_RANGE:
         raise IndexError(f"{name}: an actor, a choice or a label is out of range")
     if failed == _OVERRUN:
         raise SystemError(
             f"{name}: the compiled code wrote past the end of an array and its results were "
-            f"discarded; set {SWITCH}=0 to compute with torch alone, and report this"
+            f"discarded; set {SWITCH}=0 to use torch instead, and report this"
         )
     if failed:
         raise MemoryError(f"{name}: not enough memory")
 
 
-def numbers_for_backward(frames: Frames) -> int:
-    """Return the number of floats that `blocks_forward` keeps for the backward pass."""
+def numbers_for_backward(frames: FramesStruct) -> int:
+    """Return the number of floats that `blocks_forward` saves for the backward pass."""
     assert _LIBRARY is not None
     function = _LIBRARY.blocks_made
     function.restype = ctypes.c_int64
@@ -164,10 +164,10 @@ def numbers_for_backward(frames: Frames) -> int:
 
 
 def draw_uniforms(state: int, env: IntArray, lengths: IntArray) -> Tensor:
-    """Return random numbers to sample with, (actors,) float32 in [0, 1).
+    """Return random numbers for sampling, (actors,) float32 in [0, 1).
 
     Args:
-        state: 64 bits, different for each purpose.
+        state: seed of the stream, 64 bits.
         env: (B,) int64, the environment of each frame.
         lengths: (B,) int64, the number of actors of each frame.
     """
@@ -183,17 +183,17 @@ def draw_uniforms(state: int, env: IntArray, lengths: IntArray) -> Tensor:
 
 
 def array_of(kind: Any, items: Sequence[Any]) -> Any:
-    """Return a new array of a ctypes type."""
+    """Create an array of a ctypes type."""
     return (kind * len(items))(*items)
 
 
 def addresses_of(tensors: Sequence[Tensor | None]) -> npt.NDArray[np.uint64]:
-    """Return the addresses of the data of contiguous tensors, 0 for None."""
+    """Return the data addresses of contiguous tensors, 0 for None."""
     return np.array([address(x) or 0 for x in tensors], np.uint64)
 
 
 def uninitialised(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return a tensor for compiled code to write into, which is `POISONED` for tests."""
+    """Return an uninitialised tensor for compiled code to write into; NaN while `POISONED`."""
     new = torch.empty(shape, dtype=dtype)
     if POISONED.value:
         new.flatten().view(torch.uint8).fill_(255)
@@ -207,9 +207,9 @@ def _argument(argument: Tensor | float | None) -> Any:
 
 
 def address(x: "Tensor | npt.NDArray[Any] | None") -> int | None:
-    """Return the address of the data of a contiguous tensor or array; None for None alone.
+    """Return the data address of a contiguous tensor or array; None for None.
 
-    Compiled code takes None for an array that does not exist, which one without elements does.
+    Arrays without elements have an address too, as a null pointer means no array.
     """
     if x is None:
         return None

@@ -1,6 +1,6 @@
-"""Compiled memory: from entities to the rows of the blocks that attend to states.
+"""Compiled memory: from entities to the input of the blocks that attend to recurrent states.
 
-This computes the same as `memory.py` over packed frames, as one node of torch's graph.
+Equivalent to `memory.py` over packed frames, as a single autograd function.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from rogue_net.native.network import MOST_PARTS, num_threads
 from rogue_net.past import Past
 
 LEAST_ROWS = 48
-"""Smallest number of rows of a part in each level: fewer take longer to read the weights."""
+"""Smallest number of rows of a part per level; below, reading the weights takes longest."""
 
 
 def joined_rows(
@@ -29,24 +29,24 @@ def joined_rows(
     x: Tensor,
     frames: PackedFrames,
     places: MemoryPlaces,
-    known: Tensor | None,
-    of_frames: Tensor | None,
+    averaged: Tensor | None,
+    frame_terms: Tensor | None,
     added: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the rows of the blocks after memory, and the states of the rows that remember.
+    """Update the recurrent states, and return the input of the blocks after memory.
 
     Args:
-        memory: its parameters.
+        memory: the parameters.
         x: (P, d_model), the entities.
         frames: the rows of each frame.
-        places: of the R rows that remember.
-        known: (P,) bool, the entities that enter the means of frames; None for all.
-        of_frames: (B, d_model), added to these means; None for nothing.
-        added: (R, width), added to the states for later rows; None for nothing.
+        places: of the R recurrent rows.
+        averaged: (P,) bool, the entities that enter the means of frames; None for all.
+        frame_terms: (B, d_model), added to these means; None for no terms.
+        added: (R, width), added to the states after the frame; None for no terms.
 
     Returns:
-        (J, d_model), frame after frame its entities, those who are absent, and the frame itself if
-        it remembers; and (R, width).
+        (J, d_model), the rows of each frame: its entities, absent entities, and the frame itself if
+        it has a state; and the states, (R, width).
     """
     cell = memory.cell
     parameters = [
@@ -54,27 +54,27 @@ def joined_rows(
         memory.first_states(),
         *(memory.to_entities.weight, memory.to_rows.weight, memory.to_rows.bias),
     ]
-    seen = None if known is None else known.contiguous().view(torch.uint8)
-    rows = _Rows(places, frames, memory.remembering.frame, seen)
-    joined, states = _Node.apply(rows, x, of_frames, added, *parameters)  # type: ignore[no-untyped-call]
-    return joined, states
+    averaged_bytes = None if averaged is None else averaged.contiguous().view(torch.uint8)
+    rows = _MemoryHandle(places, frames, memory.remembering.frame, averaged_bytes)
+    output, states = _MemoryFunction.apply(rows, x, frame_terms, added, *parameters)  # type: ignore[no-untyped-call]
+    return output, states
 
 
 @dataclass
-class _Rows:
-    """`Memory` of `blocks.h`, and what its pointers point to, which must live as long.
+class _MemoryHandle:
+    """A `MemoryStruct`, with references that keep the memory behind its pointers alive.
 
     Attributes:
-        places: of the rows that remember.
+        places: of the recurrent rows.
         frames: the rows of each frame.
-        of_frame: True if the frame remembers.
-        known: (P,) uint8, the entities in the means of frames; None for all.
+        has_frame: True if the frame has a state.
+        averaged: (P,) uint8, the entities in the means of frames; None for all.
     """
 
     places: MemoryPlaces
     frames: PackedFrames
-    of_frame: bool
-    known: Tensor | None
+    has_frame: bool
+    averaged: Tensor | None
 
     def __post_init__(self) -> None:
         past, frames = self.places.past, self.frames
@@ -94,22 +94,22 @@ class _Rows:
         ]
         self._index = [np.ascontiguousarray(one, dtype=np.int64) for one in index]
         self.num_joined = frames.num_rows + int(self._index[3][-1])
-        self.num_joined += len(frames.lengths) if self.of_frame else 0
+        self.num_joined += len(frames.lengths) if self.has_frame else 0
         names = "part_start row_start memory_start absent_start level row kind source absent"
-        self.struct = library.Memory(
+        self.struct = library.MemoryStruct(
             num_frames=len(frames.lengths),
             num_rows=num_rows,
             num_entities=frames.num_rows,
-            of_frame=self.of_frame,
+            of_frame=self.has_frame,
             parts=len(part_start) - 1,
-            known=address(self.known),
+            known=address(self.averaged),
             **{name: address(one) for name, one in zip(names.split(), self._index, strict=True)},
         )
 
     def call(
         self, name: str, parameters: Sequence[Tensor], tensors: dict[str, Tensor | None]
     ) -> None:
-        """Call a function with the given tensors."""
+        """Call a compiled function; `tensors` are fields of the struct."""
         addresses, struct = addresses_of(parameters), self.struct
         struct.parameters, struct.threads = address(addresses), num_threads()
         struct.width, struct.state_width = len(parameters[-1]), parameters[2].shape[1]
@@ -119,53 +119,54 @@ class _Rows:
         call(name, struct)
 
 
-class _Node(torch.autograd.Function):
+class _MemoryFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        rows: _Rows,
+        rows: _MemoryHandle,
         x: Tensor,
-        of_frames: Tensor | None,
+        frame_terms: Tensor | None,
         added: Tensor | None,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
         parameters = tuple(parameter.contiguous() for parameter in parameters)
         num_rows, width = rows.struct.num_rows, parameters[2].shape[1]
         states = functions.empty(num_rows, width)
-        kept: dict[str, Tensor | None] = {
+        saved: dict[str, Tensor | None] = {
             "x": x.contiguous(),
             "carried": rows.places.past.carried.float().contiguous(),
             "means": functions.empty(len(rows.frames.lengths), x.shape[1])
-            if rows.of_frame
+            if rows.has_frame
             else None,
             "states": states,
             "passed": states if added is None else functions.empty(num_rows, width),
             "gates": functions.empty(4, num_rows, width) if any(ctx.needs_input_grad) else None,
         }
-        joined = functions.empty(rows.num_joined, x.shape[1])
-        others = {"of_frames": contiguous(of_frames), "added": contiguous(added), "joined": joined}
-        rows.call("memory_forward", parameters, kept | others)
+        output = functions.empty(rows.num_joined, x.shape[1])
+        extra = {"of_frames": contiguous(frame_terms), "added": contiguous(added), "joined": output}
+        rows.call("memory_forward", parameters, saved | extra)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*kept.values(), *parameters)
-        ctx.rest = rows, [*kept], of_frames is not None, added is not None
-        return joined, states
+        ctx.save_for_backward(*saved.values(), *parameters)
+        ctx.rows, ctx.names = rows, [*saved]
+        ctx.has_terms, ctx.has_added = frame_terms is not None, added is not None
+        return output, states
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, djoined: Tensor | None, dstates: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        rows, names, has_frames, has_added = ctx.rest
-        kept = dict(zip(names, ctx.saved_tensors, strict=False))
-        parameters, x, states = ctx.saved_tensors[len(names) :], kept["x"], kept["states"]
-        dof_frames = torch.zeros_like(kept["means"]) if has_frames else None
+        rows, names = ctx.rows, ctx.names
+        saved = dict(zip(names, ctx.saved_tensors, strict=False))
+        parameters, x, states = ctx.saved_tensors[len(names) :], saved["x"], saved["states"]
+        dof_frames = torch.zeros_like(saved["means"]) if ctx.has_terms else None
         dstates = torch.zeros_like(states) if dstates is None else dstates.clone()
         if djoined is None:
             djoined = x.new_zeros(rows.num_joined, x.shape[1])
         sizes = functions.sizes(parameters)
         gradients = torch.zeros(rows.struct.parts, sum(sizes))
         rows.struct.gradient_stride = sum(sizes)
-        made = {
+        gradient_tensors = {
             "djoined": djoined.contiguous(),
             "dstates": dstates,
             "dpassed": torch.zeros_like(states),
@@ -173,18 +174,18 @@ class _Node(torch.autograd.Function):
             "dof_frames": dof_frames,
             "gradients": gradients,
         }
-        rows.call("memory_backward", parameters, kept | made)
+        rows.call("memory_backward", parameters, saved | gradient_tensors)
         total = gradients[0] if len(gradients) == 1 else gradients.sum(dim=0)
-        dadded = made["dpassed"] if has_added else None
-        return None, made["dx"], dof_frames, dadded, *functions.cut(total, parameters)
+        dadded = gradient_tensors["dpassed"] if ctx.has_added else None
+        return None, gradient_tensors["dx"], dof_frames, dadded, *functions.cut(total, parameters)
 
 
 def starts_of_parts(past: Past, parts: int) -> IntArray:
-    """Cut frames into parts of about as many rows that remember, none of which needs another.
+    """Split frames into independent parts with similar numbers of recurrent rows.
 
     Args:
         past: of B frames.
-        parts: how many; there are fewer where sequences are long.
+        parts: number of parts; long sequences allow only fewer.
 
     Returns:
         (parts + 1,) int64, the first frame of each part, and B.
@@ -192,7 +193,7 @@ def starts_of_parts(past: Past, parts: int) -> IntArray:
     level, num_frames = past.level, len(past.level)
     whole = np.array([0, num_frames])
     is_first = level == 0
-    # Sequences lie one after the other, from their first frame to the last.
+    # Parts need contiguous sequences, from their first frame to the last.
     if parts == 1 or not is_first[:1].all() or not (is_first | _continues(level)).all():
         return whole
     start = np.maximum.accumulate(np.where(is_first, np.arange(num_frames), 0))
@@ -212,5 +213,5 @@ def starts_of_parts(past: Past, parts: int) -> IntArray:
 
 
 def _continues(level: IntArray) -> Any:
-    """Return which frames come directly after the one before, (B,) bool."""
+    """Return which frames directly follow the frame before them in a sequence, (B,) bool."""
     return np.diff(level, prepend=-2) == 1

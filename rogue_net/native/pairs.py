@@ -1,4 +1,4 @@
-"""Relative positions of the pairs of packed frames, for compiled functions."""
+"""Relative positions of the pairs of packed frames, as input of compiled functions."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from entity_env.ragged import row_indices
 from rogue_net.layout import Layout
 from rogue_net.native.functions import PackedFrames, PackedPairs, PackedRows
-from rogue_net.native.library import MOST_AXES, PairCells, address, call, uninitialised
+from rogue_net.native.library import MOST_AXES, PairCellsStruct, address, call, uninitialised
 from rogue_net.ragged import to_device
 from rogue_net.relpos.cells import Cells
 from rogue_net.relpos.encoding import RelposEncoding, heading_of
@@ -19,34 +19,34 @@ from rogue_net.relpos.encoding import RelposEncoding, heading_of
 def packed_pairs(
     relpos: RelposEncoding, inputs: Mapping[str, Tensor], layout: Layout, frames: PackedFrames
 ) -> PackedPairs:
-    """Return the relative positions of the pairs of packed frames, for compiled code.
+    """Compute the relative positions of the pairs of packed frames.
 
     Args:
-        relpos: the encoding.
+        relpos: the relative position encoding.
         inputs: (n, features) for each type.
         layout: of the rows.
         frames: the same rows.
     """
     if relpos.norm is None and len(relpos.config.position_features) <= MOST_AXES:
         return _compiled_pairs(relpos, inputs, layout, frames)
-    # With projections, in torch: the query and the target of each pair.
+    # Projections are computed in torch, from the query and the target of each pair: (pairs, ...).
     places = relpos.places(inputs, layout)
     n = layout.lengths
-    of_row = np.repeat(n, n)  # the number of targets of each query
-    query = to_device(np.repeat(np.arange(len(of_row)), of_row), places[0].device)
-    target = to_device(row_indices(np.repeat(layout.first_row, n), of_row), places[0].device)
-    of_query = [x.index_select(0, query) for x in places]
-    of_target = [x.index_select(0, target) for x in places[:3]]
-    return PackedPairs(*relpos.rows_of_pairs(of_query, of_target, _packed_rows))
+    num_targets = np.repeat(n, n)  # the number of targets of each query
+    query = to_device(np.repeat(np.arange(len(num_targets)), num_targets), places[0].device)
+    target = to_device(row_indices(np.repeat(layout.first_row, n), num_targets), places[0].device)
+    query_places = [x.index_select(0, query) for x in places]
+    target_places = [x.index_select(0, target) for x in places[:3]]
+    return PackedPairs(*relpos.rows_of_pairs(query_places, target_places, _packed_rows))
 
 
-def _packed_rows(cells: Cells, both: Tensor, offsets: Tensor | None, num_cells: int) -> PackedRows:
-    """Return the rows of all pairs: their corners, or the row of zeros, then the offsets."""
+def _packed_rows(cells: Cells, valid: Tensor, offsets: Tensor | None, num_cells: int) -> PackedRows:
+    """Return the rows of all pairs: cells, the zero row for invalid pairs, then the offsets."""
     num_corners = len(cells.corners)
     num_offsets = 0 if offsets is None else offsets.shape[1]
-    rows = uninitialised((len(both), num_corners + num_offsets), torch.int32)
+    rows = uninitialised((len(valid), num_corners + num_offsets), torch.int32)
     for k, corner in enumerate(cells.corners):
-        rows[:, k] = corner.masked_fill(~both, num_cells)
+        rows[:, k] = corner.masked_fill(~valid, num_cells)
     if cells.weights is None and offsets is None:
         return PackedRows(rows, None)
     weights = torch.ones(rows.shape)
@@ -61,32 +61,32 @@ def _packed_rows(cells: Cells, both: Tensor, offsets: Tensor | None, num_cells: 
 def _compiled_pairs(
     relpos: RelposEncoding, inputs: Mapping[str, Tensor], layout: Layout, frames: PackedFrames
 ) -> PackedPairs:
-    """Compute `packed_pairs` in compiled code, for an encoding without projections."""
+    """Compute `packed_pairs` in compiled code, for encodings without projections."""
     config = relpos.config
-    # Per-entity inputs, None where they are the same for all entities.
+    # Inputs of each entity; None if equal for all entities.
     position = torch.cat([relpos.positions(name, x) for name, x in inputs.items()])
     position = layout.pad(position).contiguous()
-    placed = heading = first_value = None
+    has_position = heading = first_value = None
     if len(relpos.columns) < len(inputs):
         flags = [torch.full((len(x),), n in relpos.columns) for n, x in inputs.items()]
-        placed = layout.pad(torch.cat(flags)).view(torch.uint8)
+        has_position = layout.pad(torch.cat(flags)).view(torch.uint8)
     if relpos.heading_columns:
         angles = [heading_of(x, relpos.heading_columns.get(n, [])) for n, x in inputs.items()]
         heading = layout.pad(torch.cat(angles))
     if config.per_entity_values:
-        known = np.minimum(np.arange(len(inputs), dtype=np.int32), len(relpos.types) - 1)
-        first = relpos.num_cells * known
-        of_entity = np.repeat(first, [len(x) for x in inputs.values()])
-        first_value = layout.pad(torch.from_numpy(of_entity))
+        type_index = np.minimum(np.arange(len(inputs), dtype=np.int32), len(relpos.types) - 1)
+        first = relpos.num_cells * type_index
+        entity_first = np.repeat(first, [len(x) for x in inputs.values()])
+        first_value = layout.pad(torch.from_numpy(entity_first))
     extent = np.array(config.extent, dtype=np.int64)
-    # Cells of all pairs: 2**axes corners each if interpolated.
+    # Cells of all pairs, (pairs, corners): 2**axes corners if interpolated.
     corners = 2 ** len(extent) if config.interpolate else 1
     rows = uninitialised((int(frames.pair_start[-1]), corners), torch.int32)
     values = None if first_value is None else uninitialised(rows.shape, torch.int32)
     weights = uninitialised(rows.shape, torch.float32) if config.interpolate else None
     call(
         "pair_cells",
-        PairCells(
+        PairCellsStruct(
             num_frames=len(frames.lengths),
             row_start=address(frames.row_start),
             axes=position.shape[1],
@@ -96,7 +96,7 @@ def _compiled_pairs(
             extent=address(extent),
             position=address(position),
             heading=address(heading),
-            placed=address(placed),
+            placed=address(has_position),
             first_value=address(first_value),
             num_cells=relpos.num_cells,
             corners=corners,

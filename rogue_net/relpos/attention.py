@@ -1,10 +1,10 @@
-"""Relative keys and values in attention, of which each pair of entities has a vector.
+"""Attention with relative keys and values, a vector for each pair of entities.
 
 The vector of a pair is a weighted sum of rows of a table. With small tables (`DenseRows`), the
-products of a query with all rows are summed up for each pair, and attention weights are summed up
-per row before the product with the values. With larger tables, or with gated values, the vectors
-are made for some queries at a time, so that they stay in the cache, and made again in the backward
-pass: the memory does not grow with the number of pairs times the width of a head.
+products of a query with all rows are summed for each pair, and attention weights are summed per row
+before the product with the values. With larger tables, or with gated values, the vectors are
+computed for some queries at a time, so that they fit into the cache, and recomputed in the backward
+pass: memory does not grow with the number of pairs times the width of a head.
 
 Source: Shaw et al. 2018, arXiv:1803.02155, for relative keys and values; rogue-net 0.1.9 for the
     gate and the projections.
@@ -22,14 +22,14 @@ from torch import Tensor
 from rogue_net.relpos.cells import Cells
 
 PIECE = 1 << 21
-"""Number of elements of vectors of pairs that are computed at once."""
+"""Number of elements of the pair vectors of a microbatch."""
 DENSE_ROWS = 8
-"""Largest ratio of the rows of a table to those of a pair with which `DenseRows` are used.
+"""Largest ratio of table rows to rows per pair for `DenseRows`.
 
-A product with the whole table is then faster than looking up the rows.
+Up to this ratio, a product with the whole table is faster than a lookup of rows.
 """
 MATRIX_TARGETS = 24
-"""Smallest number of targets for which a matrix product for each query is faster than a sum."""
+"""Smallest number of targets for which a matrix product per query is faster than a sum."""
 TARGETS, WIDTH = 2, 3
 """Dimensions of the vectors of pairs, (frames, queries, targets, width)."""
 
@@ -40,7 +40,7 @@ Piece: TypeAlias = tuple[slice, slice]
 
 @dataclass(frozen=True)
 class DenseRows:
-    """Weights of all rows of a table for each pair, [b, i, j] of query i and target j.
+    """Weights of all table rows for each pair; [b, i, j] is query i and target j.
 
     Attributes:
         shares: float (b, n, n, rows).
@@ -56,24 +56,24 @@ class DenseRows:
         return self.shares.dtype
 
     def vectors(self, piece: Piece, table: Tensor | None) -> Tensor:
-        """Return the vectors of a piece, (frames, queries, n, d); of no table the shares."""
+        """Compute pair vectors of a microbatch, (frames, queries, n, d); shares without a table."""
         shares = self.shares[piece]
         # v_ij = sum_r shares[i, j, r] * table[r]
         return shares if table is None else shares @ table.to(self.dtype)
 
-    def add_gradient(self, piece: Piece, gradient: Tensor, of_table: Tensor) -> None:
-        """Add the gradient of a piece's vectors to `of_table`, the gradient of the table."""
+    def add_gradient(self, piece: Piece, gradient: Tensor, table_grad: Tensor) -> None:
+        """Accumulate the gradient of a microbatch's pair vectors in `table_grad`, (rows, d)."""
         # dL/dtable[r] = sum_ij shares[i, j, r] * dL/dv_ij
-        of_table += self.shares[piece].flatten(0, 2).T @ gradient.flatten(0, 2)
+        table_grad += self.shares[piece].flatten(0, 2).T @ gradient.flatten(0, 2)
 
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Rows of a table and their weights for each pair, [b, i, j] of query i and target j.
+    """Indices and weights of table rows for each pair; [b, i, j] is query i and target j.
 
     Attributes:
-        rows: int64 (b, n, n) each, the indices of the rows; the row after the last cell is zero.
-        weights: float (b, n, n) for each of them; None for a single row with weight 1.
+        rows: int64 (b, n, n) each, row indices; the row after the last cell is zero.
+        weights: float (b, n, n) for each index; None for a single row with weight 1.
         offsets: float (b, n, n, e), the weights of the last e rows; None without a projection.
         dtype: of the vectors.
         has_zeros: True if the table has a row of zeros after the cells.
@@ -86,7 +86,7 @@ class SparseRows:
     has_zeros: ClassVar[bool] = True
 
     def vectors(self, piece: Piece, table: Tensor) -> Tensor:
-        """Return the vectors of a piece, (frames, queries, n, d), from a table (rows, d)."""
+        """Compute pair vectors of a microbatch, (frames, queries, n, d), from a table (rows, d)."""
         table = table.to(self.dtype)
         # v_ij = sum_k weights_k[i, j] * table[rows_k[i, j]] + offsets_ij @ table[-e:]
         vectors = self._of_row(0, piece, table)
@@ -96,21 +96,21 @@ class SparseRows:
             vectors += self.offsets[piece] @ table[len(table) - self.offsets.shape[-1] :]
         return vectors
 
-    def add_gradient(self, piece: Piece, gradient: Tensor, of_table: Tensor) -> None:
-        """Add the gradient of a piece's vectors to `of_table`, the gradient of the table."""
+    def add_gradient(self, piece: Piece, gradient: Tensor, table_grad: Tensor) -> None:
+        """Accumulate the gradient of a microbatch's pair vectors in `table_grad`, (rows, d)."""
         flat = gradient.flatten(0, 2)
         for k, rows in enumerate(self.rows):
             if self.weights is not None:
                 flat = (gradient * self.weights[k][piece].unsqueeze(-1)).flatten(0, 2)
-            of_table.index_add_(0, rows[piece].flatten(), flat.to(of_table.dtype))
+            table_grad.index_add_(0, rows[piece].flatten(), flat.to(table_grad.dtype))
         if self.offsets is not None:
             offsets = self.offsets[piece].flatten(0, 2)
-            of_table[len(of_table) - offsets.shape[-1] :] += offsets.T @ gradient.flatten(0, 2)
+            table_grad[len(table_grad) - offsets.shape[-1] :] += offsets.T @ gradient.flatten(0, 2)
 
     def _of_row(self, k: int, piece: Piece, table: Tensor) -> Tensor:
-        """Return the weighted k-th row of each pair, (frames, queries, n, d)."""
-        of_row = F.embedding(self.rows[k][piece], table)
-        return of_row if self.weights is None else of_row.mul_(self.weights[k][piece].unsqueeze(-1))
+        """Look up the weighted k-th row of each pair, (frames, queries, n, d)."""
+        row = F.embedding(self.rows[k][piece], table)
+        return row if self.weights is None else row.mul_(self.weights[k][piece].unsqueeze(-1))
 
 
 PairRows = DenseRows | SparseRows
@@ -120,8 +120,8 @@ class Pairs(NamedTuple):
     """Relative positions of the pairs of entities of b frames padded to n.
 
     Attributes:
-        keys: the rows of the table of keys of each pair.
-        values: the rows of the table of values of each pair.
+        keys: rows of the key table.
+        values: rows of the value table.
     """
 
     keys: PairRows
@@ -129,15 +129,15 @@ class Pairs(NamedTuple):
 
 
 def make_rows(
-    cells: Cells, both: Tensor, offsets: Tensor | None, num_cells: int, dtype: torch.dtype
+    cells: Cells, has_position: Tensor, offsets: Tensor | None, num_cells: int, dtype: torch.dtype
 ) -> PairRows:
-    """Return the rows of all pairs in the faster of the two forms.
+    """Represent the table rows of all pairs as `DenseRows` or `SparseRows`, whichever is faster.
 
     Args:
         cells: int64 (b, n, n) each, the cells of a pair, and their weights.
-        both: (b, n, n) bool, True for pairs that have a relative position.
-        offsets: float (b, n, n, e), the input of the projection, zero where `both` is False; None
-            without projection.
+        has_position: (b, n, n) bool, True for pairs that have a relative position.
+        offsets: float (b, n, n, e), the input of the projection, zero where `has_position` is
+            False; None without projection.
         num_cells: number of cells.
         dtype: of the vectors.
     """
@@ -145,30 +145,30 @@ def make_rows(
     weights = None if cells.weights is None else [w.to(dtype) for w in cells.weights]
     offsets = None if offsets is None else offsets.to(dtype)
     num_rows = num_cells + (0 if offsets is None else offsets.shape[-1])
-    # Many rows: indices, with the row of zeros for pairs without a relative position.
+    # Large table: indices, with the zero row for pairs without a relative position.
     if num_rows > DENSE_ROWS * len(corners):
-        rows = [corner.masked_fill(~both, num_cells) for corner in corners]
+        rows = [corner.masked_fill(~has_position, num_cells) for corner in corners]
         return SparseRows(rows, weights, offsets, dtype)
-    # Few rows: the weights of all, added up where two corners are the same cell.
-    shares = torch.empty(*both.shape, num_rows, dtype=dtype, device=both.device)
-    for piece in _pieces(len(both), both.shape[1], num_rows):
-        of_piece, has_cells = shares[piece].zero_(), both[piece]
+    # Small table: weights of all rows, (b, n, n, rows), summed if corners share a cell.
+    shares = torch.empty(*has_position.shape, num_rows, dtype=dtype, device=has_position.device)
+    for piece in _pieces(len(has_position), has_position.shape[1], num_rows):
+        part, has_cells = shares[piece].zero_(), has_position[piece]
         for k, corner in enumerate(corners):
             weight = has_cells.to(dtype) if weights is None else weights[k][piece] * has_cells
             index = corner[piece].masked_fill(~has_cells, 0)
-            of_piece.scatter_add_(3, index.unsqueeze(3), weight.unsqueeze(3))
+            part.scatter_add_(3, index.unsqueeze(3), weight.unsqueeze(3))
     if offsets is not None:
         shares[..., num_cells:] = offsets
     return DenseRows(shares)
 
 
 def table_of(cells: Tensor, projection: Tensor | None, has_zeros: bool = True) -> Tensor:
-    """Return the table with the cells, a row of zeros, and the rows of a projection.
+    """Concatenate cells, a zero row, and the columns of a projection.
 
     Args:
         cells: (cells, d).
-        projection: (d, e) or (types, d, e), whose columns become rows; None for none.
-        has_zeros: False to leave out the row of zeros.
+        projection: (d, e) or (types, d, e), or None.
+        has_zeros: False to omit the zero row.
 
     Returns:
         (rows, d).
@@ -180,7 +180,7 @@ def table_of(cells: Tensor, projection: Tensor | None, has_zeros: bool = True) -
 
 
 def relative_scores(queries: Tensor, table: Tensor, pairs: PairRows) -> Tensor:
-    """Return the products of queries with the relative keys.
+    """Compute the products of queries with relative keys.
 
     Args:
         queries: (b, H, n, d_head).
@@ -190,7 +190,7 @@ def relative_scores(queries: Tensor, table: Tensor, pairs: PairRows) -> Tensor:
     Returns:
         (b, H, n, n), scaled by 1 / sqrt(d_head).
     """
-    # score_ij = q_i . k_ij / sqrt(d_head); of shares: sum_r shares[i, j, r] * (q_i . table[r])
+    # score_ij = q_i . k_ij / sqrt(d_head); dense: sum_r shares[i, j, r] * (q_i . table[r])
     queries = queries / math.sqrt(queries.shape[3])
     if isinstance(pairs, DenseRows):
         return _contract(queries @ table.T, None, None, pairs, WIDTH)
@@ -200,19 +200,19 @@ def relative_scores(queries: Tensor, table: Tensor, pairs: PairRows) -> Tensor:
 def relative_values(
     attention: Tensor, table: Tensor, gate: Tensor | None, pairs: PairRows
 ) -> Tensor:
-    """Return the sums of the relative values, weighted by attention.
+    """Compute the sums of relative values, weighted by attention.
 
     Args:
         attention: (b, H, n, n), weights.
         table: (rows, d_head), the values.
-        gate: (b, n, d_head), the factors of each target's values; None for no gate. With a gate,
-            the value of a pair depends on its target, so that sums per row do not give the result.
+        gate: (b, n, d_head), factors of each target's values; None for no gate. Gated values
+            depend on the target, so weights cannot be summed per row.
         pairs: the rows of each pair.
 
     Returns:
         (b, H, n, d_head).
     """
-    # y_i = sum_j a_ij * g_j * v_ij; of shares: sum_r (sum_j a_ij * shares[i, j, r]) * table[r]
+    # y_i = sum_j a_ij * g_j * v_ij; dense: sum_r (sum_j a_ij * shares[i, j, r]) * table[r]
     if gate is None and isinstance(pairs, DenseRows):
         return _contract(attention, None, None, pairs, TARGETS) @ table
     return _contract(attention, table, gate, pairs, TARGETS)
@@ -221,14 +221,14 @@ def relative_values(
 def _contract(
     x: Tensor, table: Tensor | None, gate: Tensor | None, pairs: PairRows, over: int
 ) -> Tensor:
-    """Return the sums over one dimension of `x` times the vectors of pairs.
+    """Sum `x` times the pair vectors over a dimension of the pair vectors.
 
     Args:
         x: (b, H, n, size of `over`), of each query.
-        table: (rows, d); None to take the shares of dense rows for the vectors.
-        gate: (b, n, d), the factors of each target's vectors; None for no gate.
-        pairs: their rows of the table.
-        over: `WIDTH` for products with the vectors, `TARGETS` for weighted sums of them.
+        table: (rows, d); None to use the shares of dense rows as pair vectors.
+        gate: (b, n, d), factors of each target's vectors; None for no gate.
+        pairs: table rows of each pair.
+        over: `WIDTH` for products with the vectors, `TARGETS` for weighted sums of the vectors.
 
     Returns:
         (b, H, n, size of the other dimension).
@@ -239,7 +239,7 @@ def _contract(
 
 
 class _Contraction(torch.autograd.Function):
-    """`_contract`, whose vectors are made in pieces, in both passes."""
+    """Autograd function of `_contract`; both passes compute pair vectors in microbatches."""
 
     @staticmethod
     def forward(
@@ -260,24 +260,24 @@ class _Contraction(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = gradients
         x, table, gate = ctx.saved_tensors
-        other = WIDTH if ctx.over == TARGETS else TARGETS
-        grad_x, pieces = _output(grad, table, ctx.pairs, other)
+        other_dim = WIDTH if ctx.over == TARGETS else TARGETS
+        grad_x, pieces = _output(grad, table, ctx.pairs, other_dim)
         grad_table, grad_gate = (None if y is None else torch.zeros_like(y) for y in (table, gate))
         for frames, queries in pieces:
             heads = frames, slice(None), queries
             vectors = ctx.pairs.vectors((frames, queries), table)
             gated = vectors if gate is None else vectors * gate[frames, None]
-            _contract_piece(grad[heads], gated, other, out=grad_x[heads])
+            _contract_piece(grad[heads], gated, other_dim, out=grad_x[heads])
             if grad_table is None:
                 continue
             # Products: dL/dv_ij = sum_h dL/dscore_hij * q_hi.
             # Sums y_hi = sum_j a_hij * g_j * v_ij, so with u_ij = sum_h a_hij * dL/dy_hi:
             # dL/dg_j = sum_i v_ij * u_ij, dL/dv_ij = g_j * u_ij
-            weights, of_query = (grad, x) if ctx.over == WIDTH else (x, grad)
-            weights, of_query = weights[heads].unsqueeze(4), of_query[heads].unsqueeze(3)
-            grad_vectors = torch.mul(weights[:, 0], of_query[:, 0], out=gated)
+            weights, query_side = (grad, x) if ctx.over == WIDTH else (x, grad)
+            weights, query_side = weights[heads].unsqueeze(4), query_side[heads].unsqueeze(3)
+            grad_vectors = torch.mul(weights[:, 0], query_side[:, 0], out=gated)
             for head in range(1, weights.shape[1]):
-                grad_vectors.addcmul_(weights[:, head], of_query[:, head])
+                grad_vectors.addcmul_(weights[:, head], query_side[:, head])
             if gate is not None and grad_gate is not None:
                 vectors *= grad_vectors
                 grad_gate[frames] += vectors.sum(dim=1)
@@ -289,11 +289,11 @@ class _Contraction(torch.autograd.Function):
 def _output(
     x: Tensor, table: Tensor | None, pairs: PairRows, over: int
 ) -> tuple[Tensor, Iterator[Piece]]:
-    """Return memory for the result of `_contract`, and the pieces to compute it in."""
+    """Allocate the result of `_contract`, and return the microbatches."""
     b, h, n, _ = x.shape
     if table is not None:
         width, pieces = table.shape[1], _pieces(b, n, table.shape[1])
-    else:  # the shares are there already: one piece, unless the products are no matrix products
+    else:  # the shares are stored: one microbatch is enough for matrix products
         assert isinstance(pairs, DenseRows)
         width = pairs.shares.shape[WIDTH]
         whole = iter([(slice(None), slice(None))])
@@ -302,14 +302,14 @@ def _output(
 
 
 def _pieces(num_frames: int, n: int, width: int) -> Iterator[Piece]:
-    """Yield pieces of frames of n entities for which three vectors of each pair fit into `PIECE`.
+    """Split frames into microbatches, such that three vectors of each pair fit into `PIECE`.
 
-    A piece has whole frames, as many as fit, or some queries of one frame.
+    A microbatch has whole frames, or some queries of a single frame.
 
     Args:
         num_frames: number of frames.
-        n: entities of a frame.
-        width: elements of a vector.
+        n: number of entities of a frame.
+        width: number of elements of a vector.
     """
     pairs = max(1, PIECE // (3 * width))
     frames, queries = max(1, pairs // n**2), min(n, max(1, pairs // n))
@@ -319,7 +319,7 @@ def _pieces(num_frames: int, n: int, width: int) -> Iterator[Piece]:
 
 
 def _contract_piece(x: Tensor, vectors: Tensor, over: int, out: Tensor) -> None:
-    """Write the sums over one dimension of `x` times the vectors of pairs into `out`.
+    """Sum `x` times pair vectors over a dimension, and write the result to `out`.
 
     Args:
         x: (f, H, q, size of `over`), of each query.
@@ -331,9 +331,9 @@ def _contract_piece(x: Tensor, vectors: Tensor, over: int, out: Tensor) -> None:
         by_query = vectors.flatten(0, 1)
         if over == WIDTH:
             by_query = by_query.transpose(1, 2)
-        found = x.transpose(1, 2).flatten(0, 1) @ by_query  # (f * q, H, the other)
-        out.copy_(found.view(*vectors.shape[:2], *found.shape[1:]).transpose(1, 2))
+        products = x.transpose(1, 2).flatten(0, 1) @ by_query  # (f * q, H, other dimension)
+        out.copy_(products.view(*vectors.shape[:2], *products.shape[1:]).transpose(1, 2))
         return
-    the_other = TARGETS if over == WIDTH else WIDTH
+    other_dim = TARGETS if over == WIDTH else WIDTH
     for head in range(x.shape[1]):
-        out[:, head] = (vectors * x[:, head].unsqueeze(the_other)).sum(dim=over)
+        out[:, head] = (vectors * x[:, head].unsqueeze(other_dim)).sum(dim=over)

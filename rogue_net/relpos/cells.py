@@ -1,7 +1,7 @@
-"""Cells of relative positions: the indices of their encodings.
+"""Discretisation of relative positions into cells, which index learnt encodings.
 
-Cells are numbered from 0. A position has one cell or, when interpolated, several corners with
-weights that sum to 1.
+Cells are numbered from 0. A position has one cell or, with interpolation, several cells, its
+corners, with weights that sum to 1.
 """
 
 import math
@@ -15,11 +15,11 @@ from rogue_net.relpos.config import RelposEncodingConfig
 
 
 class Cells(NamedTuple):
-    """Cells of relative positions, and their weights.
+    """Cells of relative positions, and their interpolation weights.
 
     Attributes:
-        corners: int64 tensors of one shape, the cells of each position.
-        weights: float tensors of that shape, one for each corner; None for a single corner.
+        corners: int64 tensors of the same shape, the cells of each position.
+        weights: float tensors of that shape, for each corner; None for a single corner.
     """
 
     corners: list[Tensor]
@@ -27,7 +27,7 @@ class Cells(NamedTuple):
 
 
 def cells_of(config: RelposEncodingConfig, relative: Tensor, heading: Tensor) -> Cells:
-    """Return the cells of relative positions (..., axes), rotated by headings (...)."""
+    """Compute the cells of relative positions (..., axes), rotated by headings (...)."""
     extent, scale, interpolate = config.extent, config.scale, config.interpolate
     if not config.radial and not config.distance:
         return grid_cells(relative, extent, scale, interpolate)
@@ -40,19 +40,19 @@ def cells_of(config: RelposEncodingConfig, relative: Tensor, heading: Tensor) ->
 
 
 def grid_cells(relative: Tensor, extent: Sequence[int], scale: float, interpolate: bool) -> Cells:
-    """Return cells of a grid from -extent to extent along each axis; the first axis varies fastest.
+    """Compute cells of a grid from -extent to extent per axis; the first axis varies fastest.
 
-    Positions beyond the grid have the cell at its border.
+    Positions outside the grid are clamped to its border.
 
     Args:
         relative: (..., axes) float, differences of positions.
         extent: for each axis, the number of cells on either side of the middle one.
-        scale: the width of a cell.
+        scale: width of a cell.
         interpolate: True to interpolate between the 2**axes cells around the position.
 
-    Source: rogue-net 0.1.9. It rounds the number of the cell, not the position along each axis:
-        between whole positions, the cell along one axis depends on the others. Published networks
-        were trained with that.
+    Source: rogue-net 0.1.9. It rounds the index of the cell instead of the position along each
+        axis: between whole positions, the cell along one axis depends on the remaining axes.
+        Published networks were trained with this.
     """
     top = torch.tensor(extent, dtype=relative.dtype, device=relative.device)
     position = (relative * (1.0 / scale)).clamp(-top, top) + top
@@ -66,7 +66,7 @@ def grid_cells(relative: Tensor, extent: Sequence[int], scale: float, interpolat
 
 
 def angle_cells(relative: Tensor, heading: Tensor, sectors: int, interpolate: bool) -> Cells:
-    """Return cells by the angle of the first two axes, counterclockwise from the heading.
+    """Compute cells by the angle of the first two axes, counterclockwise from the heading.
 
     Args:
         relative: (..., axes) float, differences of positions.
@@ -74,45 +74,45 @@ def angle_cells(relative: Tensor, heading: Tensor, sectors: int, interpolate: bo
         sectors: number of cells of a full turn.
         interpolate: True to interpolate between the two cells around the angle.
     """
-    # Add a turn before the remainder: a tiny negative angle would round to a full turn.
+    # Add a full turn before the remainder: a tiny negative angle would be rounded to a full turn.
     angle = angle_of(relative[..., 0], relative[..., 1]) - heading + 2 * math.pi
     position = angle / (2 * math.pi) * sectors % sectors
     low = whole(position).clamp(max=sectors - 1)
     if not interpolate:
         return Cells([low], None)
-    beyond = position - low
-    return Cells([low, (low + 1) % sectors], [1 - beyond, beyond])
+    fraction = position - low
+    return Cells([low, (low + 1) % sectors], [1 - fraction, fraction])
 
 
 def angle_of(x: Tensor, y: Tensor) -> Tensor:
-    """Return the angle of a vector in radians; 0 with gradient 0 for the zero vector."""
+    """Compute the angle of a vector in radians; 0 with gradient 0 for the zero vector."""
     return torch.atan2(y, torch.where((x == 0) & (y == 0), 1.0, x))
 
 
 def distance_cells(relative: Tensor, rings: int, scale: float, interpolate: bool) -> Cells:
-    """Return cells by distance; the last one has all larger distances.
+    """Compute cells by distance; the last one includes all larger distances.
 
     Args:
         relative: (..., axes) float, differences of positions.
         rings: number of cells.
-        scale: the width of a cell.
+        scale: width of a cell.
         interpolate: True to interpolate between the two cells around the distance.
     """
     distance = torch.linalg.vector_norm(relative, dim=-1) * (1.0 / scale)
-    position = distance.clamp(max=rings - 1)  # before it becomes an integer, which cannot be large
+    position = distance.clamp(max=rings - 1)  # before the conversion to int, which may overflow
     return between(position, rings) if interpolate else Cells([whole(position)], None)
 
 
 def between(position: Tensor, size: int) -> Cells:
     """Return the cells below and above positions from 0 to size - 1, for linear interpolation."""
     low = whole(position)
-    beyond = position - low
+    fraction = position - low
     # (1 - t) * cell[floor(x)] + t * cell[floor(x) + 1], t = x - floor(x)
-    return Cells([low, (low + 1).clamp(max=size - 1)], [1 - beyond, beyond])
+    return Cells([low, (low + 1).clamp(max=size - 1)], [1 - fraction, fraction])
 
 
 def whole(position: Tensor) -> Tensor:
-    """Return the integer part of positions as int64; 0 for NaN, whose conversion is undefined."""
+    """Truncate positions to int64; NaN becomes 0, as its conversion is undefined."""
     return position.detach().nan_to_num(nan=0.0).long()
 
 
@@ -120,8 +120,8 @@ def combined(axes: Sequence[Cells], sizes: Sequence[int]) -> Cells:
     """Combine cells along several axes into cells of their product; the first axis varies fastest.
 
     Args:
-        axes: the cells along each axis.
-        sizes: the number of cells along each axis.
+        axes: cells along each axis.
+        sizes: number of cells along each axis.
     """
     strides = _strides(sizes)
     corners, weights = axes[0].corners, axes[0].weights

@@ -10,14 +10,14 @@ GATES = ("linear", "relu", "gelu", "sigmoid")
 
 @dataclass
 class RelposEncodingConfig:
-    """Relative position encoding settings.
+    """Settings of the relative position encoding.
 
     Attributes:
         extent: Each integer relative position in [-extent, extent] receives a positional
             embedding, with positions outside the interval snapped to the closest end; one extent
             for each position feature.
-        position_features: Names of the position features. Entities without them attend and are
-            attended to, but have no relative position.
+        position_features: Names of the position features. Entities without them take part in
+            attention, without a relative position.
         scale: Relative positions are divided by the scale before being assigned an embedding.
         per_entity_values: Whether to use per-entity embeddings for relative positional values.
         exclude_entities: Entity types to exclude from relative position encoding.
@@ -37,9 +37,9 @@ class RelposEncodingConfig:
             rotate relative positions (radial only).
         interpolate: Whether to interpolate between the embeddings of neighboring positions.
         value_gate: The gate on relative positional values.
-        enable_negative_distance_weight_bug: Keeps the behaviour that networks saved before version
-            4 were trained with. It makes no difference: beyond the last bucket, they weighted one
-            embedding by two numbers of which one was negative and whose sum was 1.
+        enable_negative_distance_weight_bug: Reproduces networks saved before version 4. It has no
+            effect on the result: beyond the last bucket, they used two weights for the same
+            embedding, one of them negative, that sum to 1.
     """
 
     extent: List[int]
@@ -71,13 +71,13 @@ def _problems(config: RelposEncodingConfig) -> Iterator[str]:
     if config.radial and len(names) < 2:
         yield f"position_features: expected two or more for angles (radial), got {names}"
     expected = len(names)
-    what = "one number for each position feature"
+    entries = "one number for each position feature"
     if config.radial or config.distance:
         expected = config.radial + config.distance
-        what = ["[buckets]", "[angles, distances]"][expected - 1]
+        entries = ["[buckets]", "[angles, distances]"][expected - 1]
     least = 1 if config.radial or config.distance else 0
     if len(extent) != expected or any(e < least for e in extent):
-        yield f"extent: expected {what}, each at least {least}, got {extent}"
+        yield f"extent: expected {entries}, each at least {least}, got {extent}"
     # Scale and gate.
     if not 0 < config.scale < math.inf:
         yield f"scale: expected a finite number above 0, got {config.scale}"
@@ -88,30 +88,30 @@ def _problems(config: RelposEncodingConfig) -> Iterator[str]:
     rotated = config.rotation_vec_features is not None or config.rotation_angle_feature is not None
     if rotated and not config.radial:
         yield (
-            "rotation_vec_features, rotation_angle_feature: expected radial=true, without which "
-            "nothing is rotated; leave them out"
+            "rotation_vec_features, rotation_angle_feature: expected radial=true, as only angles "
+            "are rotated; leave them out"
         )
     projected = config.value_relpos_projection or config.key_relpos_projection
     if config.per_entity_projections and not projected:
         yield (
-            "per_entity_projections: expected value_relpos_projection or key_relpos_projection, "
-            "without which there is nothing to project; leave it out"
+            "per_entity_projections: expected value_relpos_projection or key_relpos_projection; "
+            "enable one of them, or leave it out"
         )
 
 
 @dataclass
 class TranslationConfig:
-    """Settings for centering all positions on one entity.
+    """Settings of the transformation of positions into the coordinates of an entity.
 
     Attributes:
-        reference_entity: The entity type whose position becomes the origin. Its own features stay
-            as they are. The center of several is taken; where there is none, or none that is
-            visible, positions stay as they are.
-        position_features: Names of the position features. Types without them stay as they are.
-        rotation_vec_features: Names of features that give a unit orientation vector of the
-            reference entity, by which positions are rotated.
-        rotation_angle_feature: Name of the feature that gives the angle in radians of the
-            reference entity, by which positions are rotated.
+        reference_entity: The entity type whose position becomes the origin. Its features are not
+            transformed. The origin is the center of several reference entities; without a visible
+            one, positions are not transformed.
+        position_features: Names of the position features. Types without them are not transformed.
+        rotation_vec_features: Names of the features with a unit orientation vector of the
+            reference entity, to rotate positions.
+        rotation_angle_feature: Name of the feature with the heading in radians of the reference
+            entity, to rotate positions.
         add_dist_feature: Adds the distance to the reference entity as a feature.
     """
 
@@ -137,7 +137,7 @@ def _translation_problems(config: TranslationConfig) -> Iterator[str]:
 
 
 def _rotation_problems(vec_features: List[str] | None, angle_feature: str | None) -> Iterator[str]:
-    """Yield the problems of the two ways to give an orientation."""
+    """Yield the problems of the two settings for an orientation."""
     if vec_features is not None and len(vec_features) != 2:
         yield f"rotation_vec_features: expected the names of two features, got {vec_features}"
     if vec_features is not None and angle_feature is not None:

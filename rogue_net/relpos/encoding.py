@@ -1,7 +1,7 @@
-"""Relative position encoding: its parameters, and the cells of each pair of entities.
+"""Relative position encoding: the parameters, and the cells of each pair of entities.
 
 All layers and heads share the keys and values of a cell. `RelposEncoding.pairs` is computed once
-for a batch and passed to the layers.
+per batch and passed to all layers.
 """
 
 import math
@@ -23,11 +23,11 @@ from rogue_net.relpos.config import RelposEncodingConfig
 from rogue_net.relpos.translate import columns_from, columns_of, rotation_features
 
 Rows = TypeVar("Rows")
-"""The relative positions of a frame or of a piece of it."""
+"""Representation of the relative positions of pairs, such as `PairRows`."""
 ALL_TYPES = ""
 """Name of the projection that all types share."""
 PAIRS_AT_ONCE = 2**20
-"""Number of pairs whose moments are computed at once."""
+"""Number of pairs of a microbatch in `RelposEncoding.input_moments`."""
 _GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: x,
     "relu": F.relu,
@@ -39,17 +39,17 @@ _GATES: dict[str, Callable[[Tensor], Tensor]] = {
 class RelposEncoding(nn.Module):
     """Keys and values of relative positions, shared by all layers and heads.
 
-    Entities of an excluded type, or of one without the position features, attend and are attended
-    to without a relative term.
+    Attention has no relative terms for entities of excluded types, and of types without the
+    position features.
 
     Args:
         config: settings.
-        features: the names of the input features of each type, in the order of the types.
+        features: names of the input features of each type, in the order of the types.
         d_model: width of the entities.
         d_head: width of a head.
 
     Raises:
-        ValueError: the configuration names types or features that do not exist.
+        ValueError: the settings name unknown types or features.
     """
 
     def __init__(
@@ -79,49 +79,50 @@ class RelposEncoding(nn.Module):
         self.norm = InputNorm(num_offsets) if projected else None
         by_type = [*self.columns] if config.per_entity_projections else [ALL_TYPES]
         self.key_projection, self.value_projection = (
-            nn.ModuleDict({module_key(n): nn.Linear(num_offsets, d_head) for n in by_type * wanted})
-            for wanted in (config.key_relpos_projection, config.value_relpos_projection)
+            nn.ModuleDict({module_key(n): nn.Linear(num_offsets, d_head) for n in by_type * used})
+            for used in (config.key_relpos_projection, config.value_relpos_projection)
         )
         # Gate on values.
         self.gate = None if config.value_gate is None else nn.Linear(d_model, d_head)
 
     def gate_of(self, x: Tensor) -> Tensor | None:
-        """Return the factors of each entity's relative values, (..., d_model) -> (..., d_head)."""
+        """Compute the gate of each entity's relative values, (..., d_model) -> (..., d_head)."""
         if self.gate is None or self.config.value_gate is None:
             return None
         return _GATES[self.config.value_gate](self.gate(x))
 
     def scores(self, queries: Tensor, pairs: Pairs) -> Tensor:
-        """Return the terms to add to attention scores, (b, H, n, d_head) -> (b, H, n, n)."""
+        """Compute the relative terms of attention scores, (b, H, n, d_head) -> (b, H, n, n)."""
         return relative_scores(queries, self.key_table(pairs.keys.has_zeros), pairs.keys)
 
     def weighted_values(self, attention: Tensor, gate: Tensor | None, pairs: Pairs) -> Tensor:
-        """Return the terms to add to the result of attention, (b, H, n, n) -> (b, H, n, d_head)."""
+        """Compute the relative terms of the attention output, (b, H, n, n) -> (b, H, n, d_head)."""
         table = self.value_table(pairs.values.has_zeros)
         return relative_values(attention, table, gate, pairs.values)
 
     @torch.no_grad()
     def pairs(self, inputs: Mapping[str, Tensor], layout: Layout) -> list[Pairs]:
-        """Return the relative positions of the pairs of each bucket, once for all layers.
+        """Compute the relative positions of the pairs of each bucket, once for all layers.
 
-        Positions get no gradient.
+        Positions are detached.
 
         Args:
             inputs: (n, features) for each type.
             layout: of the batch.
         """
         places = self.places(inputs, layout)
-        # The dtype to compute with: that of autocast, or of the parameters without it.
+        # Compute in the dtype of autocast, or of the parameters without autocast.
         dtype, device = self.keys.dtype, self.keys.device.type
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
         make = partial(make_rows, dtype=dtype)
         pairs = []
         for bucket in layout.buckets:
-            of_bucket = [
+            by_frame = [
                 x[bucket.rows].view(bucket.num_frames, bucket.length, *x.shape[1:]) for x in places
             ]
-            query, target = ([x.unsqueeze(axis) for x in of_bucket] for axis in (2, 1))
+            # queries (b, n, 1, ...), targets (b, 1, n, ...)
+            query, target = ([x.unsqueeze(axis) for x in by_frame] for axis in (2, 1))
             pairs.append(Pairs(*self.rows_of_pairs(query, target, make)))
         return pairs
 
@@ -131,55 +132,59 @@ class RelposEncoding(nn.Module):
         target: Sequence[Tensor],
         make: Callable[[Cells, Tensor, Tensor | None, int], Rows],
     ) -> tuple[Rows, Rows]:
-        """Return the rows of the tables of keys and values for pairs of any shape.
+        """Compute the rows of the key and value tables of pairs, in any shape.
 
         Args:
-            query: `places` of the query of each pair, broadcast to (...).
-            target: the same of the target, of which the heading plays no part.
-            make: from cells, pairs that have a relative position (...) bool, inputs of a projection
-                (..., e), and the number of cells of the table to its rows.
+            query: result of `places` for the query of each pair, broadcast to (...).
+            target: result of `places` for the target of each pair; its heading is not used.
+            make: function such as `make_rows`, of the cells, the pairs with a relative position
+                (...) bool, the inputs of a projection (..., e), and the number of cells.
+
+        Returns:
+            Results of `make` for keys and for values.
         """
         config = self.config
-        position, placed, query_type, heading = query
-        target_position, target_placed, target_type = target[:3]
-        relative, both = position - target_position, placed & target_placed
+        position, has_query, query_type, heading = query
+        target_position, has_target, target_type = target[:3]
+        relative, has_position = position - target_position, has_query & has_target
         cells = cells_of(config, relative, heading)
-        # Inputs of projections: (x, distance, 1), by type in the block of the query's type.
+        # Inputs of projections: (x, distance, 1), with a block for each type, zero except for the
+        # block of the query's type: (..., types * (axes + 2)).
         offsets = None
         if self.norm is not None:
             offsets = F.pad(self.norm(offsets_of(relative)), (0, 1), value=1.0)
             if config.per_entity_projections:
                 is_type = F.one_hot(query_type, len(self.types)).to(offsets.dtype)
                 offsets = (is_type.unsqueeze(-1) * offsets.unsqueeze(-2)).flatten(-2)
-            offsets = offsets * both.unsqueeze(-1)
-        # Keys and values share the rows if they have the same cells and projections.
-        of_keys = offsets if config.key_relpos_projection else None
-        of_values = offsets if config.value_relpos_projection else None
-        keys = make(cells, both, of_keys, len(self.keys))
+            offsets = offsets * has_position.unsqueeze(-1)
+        # Keys and values share rows if they have the same cells and projections.
+        key_offsets = offsets if config.key_relpos_projection else None
+        value_offsets = offsets if config.value_relpos_projection else None
+        keys = make(cells, has_position, key_offsets, len(self.keys))
         if config.per_entity_values:
             first = self.num_cells * target_type
             cells = Cells([corner + first for corner in cells.corners], cells.weights)
-        elif of_keys is of_values:
+        elif key_offsets is value_offsets:
             return keys, keys
-        return keys, make(cells, both, of_values, len(self.values))
+        return keys, make(cells, has_position, value_offsets, len(self.values))
 
     def positions(self, name: str, x: Tensor) -> Tensor:
-        """Return the positions of entities of a type, (n, features) -> (n, axes), or zeros."""
+        """Select the positions of entities of a type, (n, features) -> (n, axes), or zeros."""
         columns = self.columns.get(name)
         if columns is None:
             return x.new_zeros(len(x), len(self.config.position_features))
         return columns_from(x, columns)
 
     def key_table(self, has_zeros: bool = True) -> Tensor:
-        """Return a row for each cell and for each input of the projections, see `table_of`."""
+        """Return the key table, (rows, d_head), see `table_of`."""
         return table_of(self.keys, self._stacked(self.key_projection), has_zeros)
 
     def value_table(self, has_zeros: bool = True) -> Tensor:
-        """Return the same of values."""
+        """Return the value table, (rows, d_head), see `table_of`."""
         return table_of(self.values, self._stacked(self.value_projection), has_zeros)
 
     def input_moments(self, inputs: Mapping[str, Tensor], layout: Layout) -> Moments:
-        """Return the moments of relative positions and distances, the inputs of projections."""
+        """Compute the moments of relative positions and distances, the inputs of projections."""
         assert self.norm is not None
         exact = {name: x.double() for name, x in inputs.items()}
         position, has_position, *_ = self.places(exact, layout)
@@ -189,33 +194,33 @@ class RelposEncoding(nn.Module):
             frames = max(1, PAIRS_AT_ONCE // n**2)
             for start in range(bucket.start, bucket.rows.stop, frames * n):
                 rows = slice(start, min(start + frames * n, bucket.rows.stop))
-                placed = has_position[rows].view(-1, n)
-                of_frames = position[rows].view(len(placed), n, -1)
-                offsets = offsets_of(of_frames.unsqueeze(2) - of_frames.unsqueeze(1))
-                both = placed.unsqueeze(1) & placed.unsqueeze(2)
-                total = total.merged(Moments.of(offsets[both]))
+                valid = has_position[rows].view(-1, n)
+                by_frame = position[rows].view(len(valid), n, -1)
+                offsets = offsets_of(by_frame.unsqueeze(2) - by_frame.unsqueeze(1))
+                pair_valid = valid.unsqueeze(1) & valid.unsqueeze(2)
+                total = total.merged(Moments.of(offsets[pair_valid]))
         return total
 
     def places(self, inputs: Mapping[str, Tensor], layout: Layout) -> tuple[Tensor, ...]:
-        """Return the places of entities in the P padded rows of a layout.
+        """Return position, type and heading of the entities in the P padded rows of a layout.
 
         Returns:
-            (P, axes) float, the positions, 0 for types without position; (P,) bool, True for types
-            with a position; (P,) int64, the indices of the types; and (P,) float, the headings in
-            radians, 0 for types without one.
+            (P, axes) float, positions, 0 for types without position; (P,) bool, True for types
+            with a position; (P,) int64, type indices; and (P,) float, headings in radians, 0 for
+            types without heading.
         """
         x = next(iter(inputs.values()))
-        positions, headings, placed, types = [], [], [], []
+        positions, headings, valid, types = [], [], [], []
         for k, (name, rows) in enumerate(inputs.items()):
             positions.append(self.positions(name, rows))
             headings.append(heading_of(rows, self.heading_columns.get(name, [])))
-            placed.append(torch.full((len(rows),), name in self.columns, device=x.device))
-            known = min(k, len(self.types) - 1)  # rows of memory have a type and place of nobody
-            types.append(torch.full((len(rows),), known, device=x.device))
-        return tuple(layout.pad(torch.cat(p)) for p in (positions, placed, types, headings))
+            valid.append(torch.full((len(rows),), name in self.columns, device=x.device))
+            index = min(k, len(self.types) - 1)  # rows of memory have no type: any valid index
+            types.append(torch.full((len(rows),), index, device=x.device))
+        return tuple(layout.pad(torch.cat(p)) for p in (positions, valid, types, headings))
 
     def _stacked(self, projection: nn.ModuleDict) -> Tensor | None:
-        """Return weight and bias of a projection as one matrix.
+        """Stack the weight and bias of a projection.
 
         Returns:
             (d_head, axes + 2) or, with a projection for each type, (types, d_head, axes + 2): the
@@ -230,8 +235,8 @@ class RelposEncoding(nn.Module):
         }
         if not self.config.per_entity_projections:
             return matrices[module_key(ALL_TYPES)]
-        nothing = torch.zeros_like(next(iter(matrices.values())))
-        return torch.stack([matrices.get(module_key(name), nothing) for name in self.types])
+        zeros = torch.zeros_like(next(iter(matrices.values())))
+        return torch.stack([matrices.get(module_key(name), zeros) for name in self.types])
 
 
 def offsets_of(relative: Tensor) -> Tensor:
@@ -242,7 +247,7 @@ def offsets_of(relative: Tensor) -> Tensor:
 def _position_columns(
     config: RelposEncodingConfig, features: Mapping[str, Sequence[str]]
 ) -> dict[str, list[int]]:
-    """Return the columns of the position features of each type that has a position."""
+    """Return the columns of the position features, by type with a position."""
     if unknown := sorted({*config.exclude_entities} - {*features, GLOBAL}):
         raise ValueError(
             f"relpos_encoding.exclude_entities: expected entity types, which are {[*features]}, "
@@ -252,8 +257,8 @@ def _position_columns(
     columns = columns_of(config.position_features, included)
     if not columns:
         raise ValueError(
-            f"relpos_encoding.position_features: expected features of some entity type, but none "
-            f"that is not excluded has all of {config.position_features}"
+            f"relpos_encoding.position_features: expected features of an entity type that is not "
+            f"excluded, but none has all of {config.position_features}"
         )
     return columns
 
@@ -261,7 +266,7 @@ def _position_columns(
 def _heading_columns(
     config: RelposEncodingConfig, features: Mapping[str, Sequence[str]], types: Sequence[str]
 ) -> dict[str, list[int]]:
-    """Return the columns of the angle or vector of types; others face along the first axis."""
+    """Return the columns of the heading, by type; other types face along the first axis."""
     field, names = rotation_features(config.rotation_vec_features, config.rotation_angle_feature)
     if not names:
         return {}
@@ -275,7 +280,7 @@ def _heading_columns(
 
 
 def heading_of(rows: Tensor, columns: Sequence[int]) -> Tensor:
-    """Return the angles of entities in radians, (n, features) -> (n,)."""
+    """Compute the headings of entities in radians, (n, features) -> (n,)."""
     if not columns:
         return rows.new_zeros(len(rows))
     if len(columns) == 1:

@@ -1,4 +1,4 @@
-"""Translation and rotation of positions to the point of view of one entity."""
+"""Transformation of positions into the coordinate frame of a reference entity."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,18 +12,18 @@ from rogue_net.relpos.config import TranslationConfig
 def rotation_features(
     vec_features: list[str] | None, angle_feature: str | None
 ) -> tuple[str, list[str]]:
-    """Return the setting that gives an orientation, and its features; [] without a rotation."""
+    """Return the name of the orientation setting, and its features; [] without rotation."""
     if angle_feature is not None:
         return "rotation_angle_feature", [angle_feature]
     return "rotation_vec_features", vec_features or []
 
 
 class Pose(NamedTuple):
-    """Position and orientation of the reference in each of B frames.
+    """Position and orientation of the reference entity in each of B frames.
 
     Attributes:
         origin: (B, axes) float.
-        direction: (B, 2) float, cosine and sine of its angle; None not to rotate.
+        direction: (B, 2) float, cosine and sine of the heading; None for no rotation.
     """
 
     origin: Tensor
@@ -31,36 +31,36 @@ class Pose(NamedTuple):
 
 
 def pose(
-    position: Tensor, direction: Tensor | None, seen: Tensor, frames: Tensor, num_frames: int
+    position: Tensor, direction: Tensor | None, is_visible: Tensor, frames: Tensor, num_frames: int
 ) -> Pose:
-    """Return the center of the references of each frame; zero and not rotated without any.
+    """Compute the mean pose of the reference entities of each frame; the identity without any.
 
-    The center, and not the first, as the order of entities means nothing.
+    The mean does not depend on the order of the entities.
 
     Args:
-        position: (n, axes) float, of all references.
-        direction: (n, 2) float, their unit orientation vectors.
-        seen: (n,) bool, True for the references that count.
+        position: (n, axes) float, of all reference entities.
+        direction: (n, 2) float, their unit orientation vectors, or None.
+        is_visible: (n,) bool, True for the entities to include.
         frames: (n,) int64, the frame of each.
         num_frames: B.
     """
-    seen = seen.unsqueeze(1)
-    count = position.new_zeros(num_frames, 1).index_add(0, frames, seen.to(position.dtype))
+    is_visible = is_visible.unsqueeze(1)
+    count = position.new_zeros(num_frames, 1).index_add(0, frames, is_visible.to(position.dtype))
     total = position.new_zeros(num_frames, position.shape[1])
-    total = total.index_add(0, frames, position * seen)
+    total = total.index_add(0, frames, position * is_visible)
     # origin = sum_i p_i / max(1, n) of the n visible references
     origin = total / count.clamp(min=1)
     if direction is None:
         return Pose(origin, None)
     # direction = sum_i u_i / |sum_i u_i|; (1, 0) where the sum is zero
-    vector = direction.new_zeros(num_frames, 2).index_add(0, frames, direction * seen)
+    vector = direction.new_zeros(num_frames, 2).index_add(0, frames, direction * is_visible)
     length = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
     ahead = torch.tensor([1.0, 0.0], dtype=vector.dtype, device=vector.device)
     return Pose(origin, torch.where(length > 0, vector / torch.where(length > 0, length, 1), ahead))
 
 
 def seen_from(position: Tensor, reference: Pose, frames: Tensor) -> Tensor:
-    """Return positions relative to a pose: those ahead of it are along the first axis.
+    """Transform positions to the coordinates of a pose: its heading becomes the first axis.
 
     Args:
         position: (n, axes) float.
@@ -75,20 +75,20 @@ def seen_from(position: Tensor, reference: Pose, frames: Tensor) -> Tensor:
         return relative
     cos, sin = reference.direction.index_select(0, frames).unbind(1)
     x, y = relative[:, 0], relative[:, 1]
-    # Rotation by minus the angle of the pose: (x, y) -> (x cos + y sin, y cos - x sin)
+    # Rotate by minus the heading: (x, y) -> (x cos + y sin, y cos - x sin)
     turned = torch.stack([x * cos + y * sin, y * cos - x * sin], dim=1)
     return torch.cat([turned, relative[:, 2:]], dim=1)
 
 
 class Translation:
-    """Translation of the positions of all types to the reference; its own stay as they are.
+    """Translation of the positions of all types, except the reference, to the reference entity.
 
     Args:
-        config: the settings.
-        features: the names of the input features of each type.
+        config: settings.
+        features: names of the input features of each type.
 
     Raises:
-        ValueError: the reference is no entity type, or lacks the features.
+        ValueError: the reference is not an entity type, or lacks the features.
     """
 
     def __init__(self, config: TranslationConfig, features: Mapping[str, Sequence[str]]) -> None:
@@ -110,38 +110,37 @@ class Translation:
     def _columns(
         self, field: str, names: Sequence[str], features: Mapping[str, Sequence[str]]
     ) -> list[int]:
-        """Return the columns of features of the reference."""
-        own = features[self.config.reference_entity]
-        if missing := [name for name in names if name not in own]:
+        """Return the columns of features of the reference entity."""
+        available = features[self.config.reference_entity]
+        if missing := [name for name in names if name not in available]:
             raise ValueError(
                 f"translation.{field}: expected features of {self.config.reference_entity}, which "
-                f"has {[*own]}, got {missing}"
+                f"has {[*available]}, got {missing}"
             )
-        return [own.index(name) for name in names]
+        return [available.index(name) for name in names]
 
     def widths(self, features: Mapping[str, Sequence[str]]) -> dict[str, int]:
         """Return the number of features of each type after the translation."""
-        extra = self.config.add_dist_feature
-        return {name: len(own) + (extra and name in self.columns) for name, own in features.items()}
+        has_distance = self.config.add_dist_feature
+        return {n: len(x) + (has_distance and n in self.columns) for n, x in features.items()}
 
     def __call__(
-        self, inputs: Mapping[str, Tensor], frames: Mapping[str, Tensor], seen: Tensor, num: int
+        self, inputs: Mapping[str, Tensor], frames: Mapping[str, Tensor], visible: Tensor, num: int
     ) -> dict[str, Tensor]:
-        """Center the positions of a batch.
+        """Transform the positions of a batch.
 
         Args:
             inputs: (n, features) float for each type.
             frames: (n,) int64 for each type, the frame of each entity.
-            seen: (n,) bool, True for visible references: others would reveal to the policy what it
-                must not know.
-            num: B, the frames of the batch.
+            visible: (n,) bool, True for reference entities that are visible to the policy.
+            num: B, the number of frames.
         """
         rows = inputs[self.config.reference_entity]
         direction = columns_from(rows, self.rotation) if self.rotation else None
         if direction is not None and len(self.rotation) == 1:
             direction = torch.cat([direction.cos(), direction.sin()], dim=1)
         position = columns_from(rows, self.position)
-        reference = pose(position, direction, seen, frames[self.config.reference_entity], num)
+        reference = pose(position, direction, visible, frames[self.config.reference_entity], num)
         translated = {
             name: self._translated(inputs[name], columns, reference, frames[name])
             for name, columns in self.columns.items()
@@ -163,16 +162,16 @@ class Translation:
 
 
 def columns_of(names: Sequence[str], features: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
-    """Return the columns of features in each type that has all of them."""
+    """Return the columns of features, by type that has all of them."""
     return {
-        name: [own.index(feature) for feature in names]
-        for name, own in features.items()
-        if all(feature in own for feature in names)
+        name: [available.index(feature) for feature in names]
+        for name, available in features.items()
+        if all(feature in available for feature in names)
     }
 
 
 def columns_from(x: Tensor, columns: Sequence[int]) -> Tensor:
-    """Return columns, (n, features) -> (n, columns); a view of adjacent ones."""
+    """Select columns, (n, features) -> (n, columns); a view if they are adjacent."""
     first = columns[0]
     if list(columns) == [*range(first, first + len(columns))]:
         return x[:, first : first + len(columns)]

@@ -18,7 +18,7 @@ def actions(benchmark: Any) -> Any:
     return benchmark("actions")
 
 
-def test_kept_results_are_of_rows_that_are_there(actions: Any) -> None:
+def test_stored_results_belong_to_existing_rows(actions: Any) -> None:
     names = [row.name for row in actions.ROWS]
     assert len({*names}) == len(names)
     kept = (ROOT / "benchmarks/results/actions.jsonl").read_text().splitlines()
@@ -28,12 +28,12 @@ def test_kept_results_are_of_rows_that_are_there(actions: Any) -> None:
 
 
 @pytest.mark.parametrize("chained", [True, False])
-def test_worlds_are_right(actions: Any, chained: bool) -> None:
+def test_benchmark_environments_satisfy_the_contract(actions: Any, chained: bool) -> None:
     assert check_env(lambda: actions.Post(chained)).ok
     assert check_env(actions.Thrust).ok
 
 
-def test_scripts_play_well(actions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripted_players_have_high_returns(actions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tugs begin at distance 1.04 on average; the worst of several ailments is near 1."""
     monkeypatch.setattr(actions, "EPISODES", 200)
     actions.return_of_script.cache_clear()

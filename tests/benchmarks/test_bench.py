@@ -28,19 +28,19 @@ def results(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path
     return tmp_path / "bench.json"
 
 
-def test_what_is_committed_is_for_machines_of_one_kind(
+def test_committed_speeds_are_keyed_by_machine(
     bench: Any, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results.write_text(json.dumps({"another machine": {"Xor": 99.0}}))
     assert run(bench, monkeypatch, results) == 0
-    assert "nothing is committed for a machine of this kind" in capsys.readouterr().out
+    assert "no committed values for this kind of machine" in capsys.readouterr().out
     assert run(bench, monkeypatch, results, "--update") == 0
     written = json.loads(results.read_text())
     assert written[bench.machine()] == {"Xor": 10.0, "Minefield": 10.0}
     assert written["another machine"] == {"Xor": 99.0}
 
 
-def test_processors_of_one_name_with_other_instructions_are_of_two_kinds(
+def test_machine_kind_includes_the_instruction_set(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = bench.machine()
@@ -77,6 +77,6 @@ def test_every_case_is_measured_in_slices_of_whole_updates(bench: Any) -> None:
         assert speed.frames_per_s > 0
 
 
-def test_what_is_committed_is_of_the_cases_that_there_are(bench: Any) -> None:
+def test_committed_speeds_cover_existing_cases(bench: Any) -> None:
     for speeds in json.loads(bench.RESULTS.read_text()).values():
         assert speeds.keys() == bench.CASES.keys()

@@ -50,7 +50,7 @@ def test_shares_of_training_add_up(benchmark: Any) -> None:
     assert found["frames_s"] > 0
 
 
-def test_the_ceiling_is_of_environments_and_network_alone(benchmark: Any, found: Any) -> None:
+def test_ceiling_counts_only_environments_and_network(benchmark: Any, found: Any) -> None:
     ceiling = benchmark("ceiling")
     assert ceiling.floor_row("minefield", found) == (
         "| minefield | 32 | 10.0 | 190.0 | 90.0 | - | 10,000 | 20,000 | - |"
@@ -61,7 +61,7 @@ def test_the_ceiling_is_of_environments_and_network_alone(benchmark: Any, found:
     assert ceiling.shares("minefield", found["train"]) == "- minefield: act 60.0%"
 
 
-def test_narrow_networks_have_no_promise(benchmark: Any, found: Any) -> None:
+def test_narrow_networks_have_no_overhead_limit(benchmark: Any, found: Any) -> None:
     assert "promised" not in benchmark("ceiling").train_row("xor", found)
 
 

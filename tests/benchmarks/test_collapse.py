@@ -20,5 +20,5 @@ def test_a_choice_that_is_mostly_punished_is_learnt_with_the_defaults(benchmark:
 
 
 @pytest.mark.slow
-def test_it_is_given_up_in_large_minibatches_without_an_entropy_bonus(benchmark: Any) -> None:
+def test_choice_collapses_in_large_minibatches_without_entropy_bonus(benchmark: Any) -> None:
     assert mean_return(benchmark("symptoms"), "optim.bs=1024", "ppo.ent_coef=0.0") < 0.2

@@ -14,9 +14,7 @@ def curriculum(benchmark: Any) -> Any:
     return benchmark("curriculum")
 
 
-def test_rows_have_names_of_their_own_and_settings_that_can_be_read(
-    curriculum: Any, tmp_path: Path
-) -> None:
+def test_rows_have_unique_names_and_loadable_settings(curriculum: Any, tmp_path: Path) -> None:
     names = [row.name for row in curriculum.ROWS]
     assert len({*names}) == len(names)
     for row in curriculum.ROWS:

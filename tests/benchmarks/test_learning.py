@@ -81,7 +81,7 @@ def test_self_play_beats_random_play(tmp_path: Path) -> None:
     assert metrics["win"].mean >= 0.8
 
 
-def test_every_environment_is_measured_by_as_many_episodes(benchmark: Any) -> None:
+def test_every_environment_counts_equally_many_episodes(benchmark: Any) -> None:
     """Of all that ends within some steps most are short episodes, which are not the usual ones."""
     first = EpisodeStatistics(EnvList(Walk, 4), np.full(4, 3))
     frames = play_at_random(EnvList(Walk, 4), 20)[1:]
@@ -92,12 +92,12 @@ def test_every_environment_is_measured_by_as_many_episodes(benchmark: Any) -> No
         rewards = np.array([obs.reward[i] for obs in frames], dtype=np.float64)
         ends = np.flatnonzero([obs.done[i] for obs in frames])[:3]
         returns += [part.sum() for part in np.split(rewards, ends + 1)[:3]]
-    found = np.sort(benchmark("learning_measure").of_episodes(first, "episodic_reward"))
+    found = np.sort(benchmark("learning_measure").episode_means(first, "episodic_reward"))
     np.testing.assert_allclose(found, np.sort(returns), rtol=1e-6)
 
 
 class Endless(Walk):
-    """A walk that pays 1 in each step, and of which some never end."""
+    """A walk that pays 1 in each step; some walks never end."""
 
     def observe(self, reward: float) -> Observation:
         if self.clock == 0 and self.rng.random() < 0.5:
@@ -107,7 +107,7 @@ class Endless(Walk):
         return obs
 
 
-def test_an_episode_that_goes_on_for_ever_counts_with_its_return_until_it_is_cut_off(
+def test_endless_episode_counts_with_its_truncated_return(
     benchmark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learning = benchmark("learning_measure")
@@ -119,7 +119,7 @@ def test_an_episode_that_goes_on_for_ever_counts_with_its_return_until_it_is_cut
     assert np.all(found <= 50)
 
 
-def test_measure_counts_the_agent_and_not_its_opponent(benchmark: Any) -> None:
+def test_measure_counts_only_the_agent(benchmark: Any) -> None:
     agent = RandomAgent(Duel().action_space())
     args = EnvList(Duel, 8), agent, agent
     wins = benchmark("learning_measure").measure(*args, seed=1, episodes=10, metric="win")
@@ -127,7 +127,7 @@ def test_measure_counts_the_agent_and_not_its_opponent(benchmark: Any) -> None:
     assert set(wins) == {0.0, 1.0}
 
 
-def test_rows_have_names_of_their_own_and_readable_settings(benchmark: Any) -> None:
+def test_rows_have_unique_names_and_valid_settings(benchmark: Any) -> None:
     """A long run must not end in an override that does not exist, nor be mistaken for another."""
     rows = benchmark("learning").ROWS
     names = [row.name for row in rows]
@@ -144,7 +144,7 @@ def test_rows_have_names_of_their_own_and_readable_settings(benchmark: Any) -> N
     assert {name for name, _, _ in done} <= set(names)
 
 
-def test_a_control_that_learns_misses_its_bar(benchmark: Any) -> None:
+def test_control_that_learns_is_reported(benchmark: Any) -> None:
     learning = benchmark("learning")
     row = learning.Row("a", "count", 0.3)
     assert not learning.misses(row, 0.9)
@@ -153,7 +153,7 @@ def test_a_control_that_learns_misses_its_bar(benchmark: Any) -> None:
     assert not learning.misses(row._replace(control=True), 0.2)
 
 
-def test_a_forager_sees_itself_apart_from_the_others(benchmark: Any) -> None:
+def test_forager_observes_itself_as_a_separate_type(benchmark: Any) -> None:
     world = benchmark("foraging").foraging("Foraging-8x8-3p-2f-v3")()
     world.seed(3)
     sides = world.reset()
@@ -167,8 +167,8 @@ def test_a_forager_sees_itself_apart_from_the_others(benchmark: Any) -> None:
         assert list(side.actions) == ["do"]
 
 
-def test_a_forager_is_offered_what_does_something(benchmark: Any) -> None:
-    """Masks by the rules: no step off the board or onto food, no loading without food beside."""
+def test_forager_masks_actions_without_effect(benchmark: Any) -> None:
+    """Masks by the rules: no step off the board or onto food, no loading without adjacent food."""
     world = benchmark("foraging").foraging("Foraging-8x8-2p-3f-v3")
     loads = 0
     for obs in play_at_random(EnvList(world, 8), 60):
@@ -184,8 +184,8 @@ def test_a_forager_is_offered_what_does_something(benchmark: Any) -> None:
     assert loads > 10
 
 
-def test_a_forager_finds_nothing_of_the_episode_before(benchmark: Any) -> None:
-    """The world is not made anew for each, though no player begins where one stood at last."""
+def test_forager_reset_leaves_no_state(benchmark: Any) -> None:
+    """The environment is reused, although players never start in the last position of a player."""
     world = benchmark("foraging").foraging("Foraging-5x5-2p-1f-v3")
     used = world()
     for seed in range(20):
@@ -207,7 +207,7 @@ def test_picture_has_a_line_for_each_seed_and_bar(benchmark: Any) -> None:
 
 
 @pytest.mark.slow
-def test_curve_is_that_of_the_run(benchmark: Any, tmp_path: Path) -> None:
+def test_curve_matches_the_run(benchmark: Any, tmp_path: Path) -> None:
     _, last = trained(tmp_path, "count", f"total_timesteps={FEW}")
     curve = benchmark("learning_curves").read_curve(tmp_path, scale=1.0, size=2)
     assert [frames for frames, _ in curve] == list(range(32, FEW + 1, 32))  # two updates a point

@@ -29,7 +29,7 @@ def result_of(row: Any, seed: int, **more: Any) -> dict[str, Any]:
     return {**result, "commit": "abc", **more}
 
 
-def test_rows_have_names_of_their_own_and_worlds_that_are_there(memory: Any) -> None:
+def test_rows_have_unique_names_and_existing_environments(memory: Any) -> None:
     """A long run must not end in a setting that does not exist."""
     names = [row.name for row in memory.ROWS]
     assert len({*names}) == len(names)
@@ -43,13 +43,13 @@ def test_rows_have_names_of_their_own_and_worlds_that_are_there(memory: Any) -> 
     assert {name for name, _ in done} <= {*names}
 
 
-def test_rows_without_memory_have_none_and_the_others_some(memory: Any) -> None:
+def test_rows_without_memory_disable_it(memory: Any) -> None:
     for row in memory.ROWS:
         if row.sb3 is None:
             assert (manager_of(row).config.net.memory is None) == ("no memory" in row.name), row
 
 
-def test_what_a_control_must_not_reach_is_on_the_worse_side(memory: Any) -> None:
+def test_control_targets_are_worse_than_row_targets(memory: Any) -> None:
     asked = {row.name: row.asked for row in memory.ROWS}
     assert asked["Shells"] == "0.98"
     assert asked["Shells, no memory"] == "below 0.28"
@@ -75,7 +75,7 @@ def test_both_trainers_have_the_same_budget(memory: Any) -> None:
         assert theirs["frames"] % (rollout.num_envs * rollout.steps) == 0
 
 
-def test_a_player_that_remembers_every_card_takes_as_few_moves_as_is_possible(memory: Any) -> None:
+def test_scripted_player_of_pairs_is_optimal(memory: Any) -> None:
     """9.2 moves, by Velleman and Warrington 2012 (arXiv:1208.4854)."""
     assert memory.moves_of_script(1000) == pytest.approx(9.2, abs=0.15)
 
@@ -116,7 +116,7 @@ def test_a_row_is_trained_and_measured(
 
 
 @pytest.mark.slow
-def test_rows_of_another_trainer_are_left_out_where_it_is_not(
+def test_sb3_rows_are_skipped_without_sb3(
     memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     asked: list[tuple[tuple[str, ...], str]] = []
@@ -136,10 +136,10 @@ def test_rows_of_another_trainer_are_left_out_where_it_is_not(
         asked.clear()
         memory.main()
         assert asked == [*ours, *theirs]
-        assert ("RecurrentPPO is left out: theirs lacks" in capsys.readouterr().out) != has_sb3
+        assert ("RecurrentPPO is skipped: theirs lacks" in capsys.readouterr().out) != has_sb3
 
 
-def test_another_trainer_learns_in_the_same_world(memory: Any) -> None:
+def test_sb3_learns_in_the_same_environment(memory: Any) -> None:
     pytest.importorskip("sb3_contrib")
     import memory_sb3
 

@@ -16,7 +16,7 @@ def nothing(obs: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
     return np.zeros(len(obs), dtype=np.int64)
 
 
-def test_players_of_a_world_are_neighbours_and_end_together(benchmark: Any) -> None:
+def test_players_of_a_match_are_adjacent_and_end_together(benchmark: Any) -> None:
     worlds = benchmark("flat_foraging").FlatForaging(WORLD, 6, seed=3)
     assert (worlds.sides, worlds.num_actions, worlds.obs.shape) == (2, 6, (6, 9))
     before = worlds.obs
@@ -34,7 +34,7 @@ def test_players_of_a_world_are_neighbours_and_end_together(benchmark: Any) -> N
 
 
 @pytest.mark.slow
-def test_ours_is_the_world_that_the_adapters_show(benchmark: Any) -> None:
+def test_native_match_equals_the_adapter(benchmark: Any) -> None:
     """Frames, masks, rewards and ends of whole episodes that are played in the same way."""
     env_id = "Foraging-6x6-3p-2f-v3"
     through_adapters = benchmark("foraging").foraging(env_id)
@@ -46,17 +46,17 @@ def test_ours_is_the_world_that_the_adapters_show(benchmark: Any) -> None:
     assert sum(np.count_nonzero(obs.reward) for obs in expected) > 5
 
 
-def test_a_world_without_a_number_of_players_is_refused(benchmark: Any) -> None:
+def test_env_id_without_number_of_players_is_rejected(benchmark: Any) -> None:
     with pytest.raises(ValueError, match=r"env.id: expected one such as .* got 'Foraging-8x8-v3'"):
         benchmark("foraging_match").Foraging.of("Foraging-8x8-v3")
 
 
-def test_a_world_that_players_see_in_part_is_refused(benchmark: Any) -> None:
-    with pytest.raises(ValueError, match=r"env.id: expected a world that players see whole"):
+def test_partially_observed_environment_is_rejected(benchmark: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected an environment with full observability"):
         benchmark("foraging_match").Foraging("Foraging-2s-8x8-2p-2f-v3")
 
 
-def test_the_mean_return_is_of_both_players_and_the_same_for_one_seed(benchmark: Any) -> None:
+def test_mean_return_sums_players_and_is_deterministic(benchmark: Any) -> None:
     flat = benchmark("flat_foraging")
 
     def at_random(seed: int) -> float:
@@ -70,7 +70,7 @@ def test_the_mean_return_is_of_both_players_and_the_same_for_one_seed(benchmark:
 
 
 @pytest.mark.slow
-def test_the_short_ppo_learns(benchmark: Any) -> None:
+def test_reference_ppo_learns(benchmark: Any) -> None:
     flat, ppo = benchmark("flat_foraging"), benchmark("mlp_ppo")
     settings = ppo.Settings(32, 512, 4, 0.002, 0.97, 0.95, 0.2, 0.02, 0.5, 0.5)
     learner = ppo.MlpPPO(flat.FlatForaging(WORLD, 64, seed=1), 32, settings, seed=1)
@@ -86,20 +86,20 @@ def test_the_short_ppo_learns(benchmark: Any) -> None:
     assert result() > before + 0.2
 
 
-def test_without_the_other_project_its_row_is_left_out(
+def test_sb3_row_is_skipped_without_sb3(
     benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = benchmark("other_trainers")
     run = {"parameters": 5, "frames_per_s": 9.0, "reached": None, "result": 0.25}
-    monkeypatch.setattr(other, "run_apart", lambda *_: run)
+    monkeypatch.setattr(other, "run_in_process", lambda *_: run)
     monkeypatch.setattr("sys.argv", ["other_trainers.py", "--sb3", "/bin/false", "--seeds", "1"])
     other.main()
     out = capsys.readouterr().out
-    assert "stable-baselines3 is left out: /bin/false cannot import it" in out
+    assert "stable-baselines3 is skipped: /bin/false cannot import it" in out
     assert "| enn-trainer | 5 | 9 (9-9) | not (0.25) | not (0.25) |" in out
 
 
-def test_ours_is_measured_in_one_process_and_in_one_a_core(
+def test_our_trainer_is_measured_with_one_process_and_one_per_core(
     benchmark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = benchmark("other_trainers")

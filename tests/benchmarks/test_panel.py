@@ -28,7 +28,7 @@ def test_every_row_can_be_trained_with_all_settings(panel: Any) -> None:
     assert "ppo.ent_coef=step: 0.2@0 lin 0.02@20000 lin 0@50000" in falls
 
 
-def test_run_is_measured_and_shown(panel: Any) -> None:
+def test_run_is_evaluated_and_reported(panel: Any) -> None:
     xor = panel.BY_NAME["Xor"]._replace(frames=2048)
     result = panel.run(xor, "defaults", 3)
     assert result["frames"] == 2048
@@ -43,7 +43,7 @@ def test_run_is_measured_and_shown(panel: Any) -> None:
     assert "## Report" not in page
 
 
-def test_a_result_that_is_lost_again_is_shown(panel: Any) -> None:
+def test_lost_result_is_reported(panel: Any) -> None:
     """Of a run of three times the frames, by its own episodes or by evaluations."""
     for name in ("Xor", "Duel"):
         row = panel.BY_NAME[name]._replace(frames=1400)
@@ -55,7 +55,7 @@ def test_a_result_that_is_lost_again_is_shown(panel: Any) -> None:
     assert "| 0.9 | 0.483 | 0.000 |" in page
 
 
-def test_an_environment_that_decides_is_named(panel: Any) -> None:
+def test_deciding_environment_is_named(panel: Any) -> None:
     """Settings of which one is better everywhere but in the first environment."""
 
     def result(row: Any, settings: str, score: float, seed: int) -> dict[str, Any]:

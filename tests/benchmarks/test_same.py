@@ -46,12 +46,12 @@ def newest(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_twins_do_not_differ(benchmark: Any, pair: tuple[Path, Path]) -> None:
+def test_equal_runs_have_no_differences(benchmark: Any, pair: tuple[Path, Path]) -> None:
     assert lines(benchmark, pair) == []
 
 
 @pytest.mark.slow
-def test_a_number_of_a_tensor_is_found(benchmark: Any, pair: tuple[Path, Path]) -> None:
+def test_changed_tensor_element_is_detected(benchmark: Any, pair: tuple[Path, Path]) -> None:
     path = newest(pair[1]) / "state.agent.safetensors"
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
@@ -61,7 +61,9 @@ def test_a_number_of_a_tensor_is_found(benchmark: Any, pair: tuple[Path, Path]) 
     assert any(name in line for line in lines(benchmark, pair))
 
 
-def test_a_metric_is_found_unless_it_is_a_time(benchmark: Any, pair: tuple[Path, Path]) -> None:
+def test_changed_metric_is_detected_unless_it_is_a_time(
+    benchmark: Any, pair: tuple[Path, Path]
+) -> None:
     (path,) = pair[1].rglob("metrics.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows[-1] |= {"fps": 1e9, "time_used": 1e9}
@@ -73,7 +75,7 @@ def test_a_metric_is_found_unless_it_is_a_time(benchmark: Any, pair: tuple[Path,
     assert any(tag in line for line in lines(benchmark, pair))
 
 
-def test_a_byte_of_a_recording_is_found(benchmark: Any, pair: tuple[Path, Path]) -> None:
+def test_changed_recording_byte_is_detected(benchmark: Any, pair: tuple[Path, Path]) -> None:
     (path,) = pair[1].rglob("all.rec")
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -82,7 +84,7 @@ def test_a_byte_of_a_recording_is_found(benchmark: Any, pair: tuple[Path, Path])
     assert "all.rec: steps" in found
 
 
-def test_an_entry_of_the_rest_of_a_state_is_found(benchmark: Any, pair: tuple[Path, Path]) -> None:
+def test_changed_state_entry_is_detected(benchmark: Any, pair: tuple[Path, Path]) -> None:
     path = newest(pair[1]) / "state.rest.msgpack"
     state = msgpack.unpackb(path.read_bytes(), strict_map_key=False)
     state["added"] = 1
@@ -92,13 +94,13 @@ def test_an_entry_of_the_rest_of_a_state_is_found(benchmark: Any, pair: tuple[Pa
     assert [*benchmark("same").differences(*pair, re.compile("added"))] == []
 
 
-def test_a_file_that_only_one_has_is_found(benchmark: Any, pair: tuple[Path, Path]) -> None:
+def test_missing_file_is_detected(benchmark: Any, pair: tuple[Path, Path]) -> None:
     (newest(pair[0]) / "state.agent.safetensors").unlink()
     assert any(line.endswith("only after") for line in lines(benchmark, pair))
 
 
 @pytest.mark.slow
-def test_a_command_that_fails_is_said(benchmark: Any, tmp_path: Path) -> None:
+def test_failed_command_is_reported(benchmark: Any, tmp_path: Path) -> None:
     same = benchmark("same")
     found = same.run_both([same.ROOT], same.Case("none", (("train", "env.id=No"),)), tmp_path)
     assert found[0] == "enn train env.id=No: status 2"

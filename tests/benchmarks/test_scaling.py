@@ -8,9 +8,7 @@ import pytest
 import torch
 
 
-def test_sections_are_written_one_by_one_and_stand_in_their_order(
-    benchmark: Any, tmp_path: Path
-) -> None:
+def test_sections_are_written_individually_in_order(benchmark: Any, tmp_path: Path) -> None:
     write, path = benchmark("scaling").write_section, tmp_path / "scaling.md"
     write(path, "Memory of a rollout", "## Memory of a rollout\n\nold")
     write(path, "Environments", "## Environments\n\nfast")
@@ -29,7 +27,7 @@ def test_curves_are_drawn(benchmark: Any, tmp_path: Path) -> None:
     assert ET.parse(path).getroot().tag.endswith("svg")
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="says what is in memory")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_training_and_rollouts_are_measured(benchmark: Any) -> None:
     measure = benchmark("scaling_measure")
     settings = ['env.kwargs={"num_units": 3}', "rollout.num_envs=4", "rollout.steps=2"]
@@ -44,7 +42,7 @@ def test_training_and_rollouts_are_measured(benchmark: Any) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="measures, where there is a GPU")
-def test_gpu_is_skipped_where_there_is_none(benchmark: Any) -> None:
+def test_gpu_section_is_skipped_without_a_gpu(benchmark: Any) -> None:
     lines: list[str] = []
     assert benchmark("scaling").gpu(lines.append, None) == {}
-    assert lines == ["Skipped: torch sees no GPU here."]
+    assert lines == ["Skipped: torch finds no GPU."]

@@ -27,7 +27,7 @@ def lines(board: Any) -> Iterator[Any]:
                     yield [board[cell] for cell in cells]
 
 
-def test_perfect_play_of_tic_tac_toe_is_a_draw_and_wins_what_can_be_won(games: Any) -> None:
+def test_perfect_tic_tac_toe_draws_or_wins(games: Any) -> None:
     assert games.value_of((0,) * 9) == 0
     assert games.value_of((1, 1, 0, -1, -1, 0, 0, 0, 0)) == 1
     assert games.value_of((-1, -1, -1, 1, 1, 0, 0, 0, 0)) == -1
@@ -45,7 +45,7 @@ def test_the_perfect_player_never_loses(games: Any) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), moves=st.integers(0, 30))
-def test_four_in_a_row_is_seen_before_it_is_made(games: Any, seed: int, moves: int) -> None:
+def test_makes_four_detects_winning_moves(games: Any, seed: int, moves: int) -> None:
     rng = np.random.default_rng(seed)
     board = np.zeros((6, 7), np.int64)
     for i in range(moves):
@@ -64,13 +64,13 @@ def test_four_in_a_row_is_seen_before_it_is_made(games: Any, seed: int, moves: i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["TicTacToe", "ConnectFour"])
-def test_board_games_and_bots_keep_the_contract(games: Any, name: str) -> None:
+def test_board_games_and_bots_satisfy_the_environment_contract(games: Any, name: str) -> None:
     bot = {"TicTacToe": games.Perfect, "ConnectFour": games.WinOrBlock}[name]
     report = check_env(getattr(games, name), episodes=2, bot=bot)
     assert report.ok, str(report)
 
 
-def test_the_table_says_what_is_to_be_reached(benchmark: Any) -> None:
+def test_table_contains_targets(benchmark: Any) -> None:
     selfplay = benchmark("selfplay")
     names = [row.name for row in selfplay.ROWS]
     assert len({*names}) == len(names)

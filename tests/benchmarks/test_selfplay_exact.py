@@ -10,7 +10,7 @@ import pytest
 from benchmarks.selfplay_exact import (
     WORLDS,
     Policy,
-    best_answer,
+    best_response,
     expected_return,
     exploitability,
     policy_of,
@@ -58,13 +58,13 @@ def test_uniform_play_in_kuhn_poker_has_the_published_exploitability() -> None:
 def test_equilibria_of_kuhn_poker_cannot_be_exploited(a: float) -> None:
     policy = equilibrium(a)
     assert exploitability([policy], KUHN) == pytest.approx(0, abs=1e-12)
-    assert best_answer([policy], KUHN, 0) == pytest.approx(-1 / 18, abs=1e-12)
-    assert best_answer([policy], KUHN, 1) == pytest.approx(1 / 18, abs=1e-12)
+    assert best_response([policy], KUHN, 0) == pytest.approx(-1 / 18, abs=1e-12)
+    assert best_response([policy], KUHN, 1) == pytest.approx(1 / 18, abs=1e-12)
     assert expected_return(policy, equilibrium(0.2), KUHN) == pytest.approx(-1 / 18, abs=1e-12)
 
 
-def test_a_policy_beside_the_family_can_be_exploited() -> None:
-    """With a above 1/3, and for one who always bets."""
+def test_non_equilibrium_policy_can_be_exploited() -> None:
+    """With a above 1/3, and for a player that always bets."""
     assert exploitability([always(bet=1.0)], KUHN) > 0.1
     wrong = equilibrium(0.2)
 
@@ -76,7 +76,7 @@ def test_a_policy_beside_the_family_can_be_exploited() -> None:
     assert exploitability([bluffs_more], KUHN) > 0.01
 
 
-def test_a_mixture_is_answered_without_knowing_who_plays() -> None:
+def test_best_response_does_not_know_the_drawn_policy() -> None:
     """Pure throws in equilibrium cannot be exploited, each alone can; nor can mixed equilibria."""
     pure = {throw: always(**{throw: 1.0}) for throw in ("rock", "paper", "scissors")}
     drawn = [pure[throw] for throw in ["rock"] * 2 + ["paper"] + ["scissors"] * 5]
@@ -102,7 +102,7 @@ def test_a_mixture_is_answered_without_knowing_who_plays() -> None:
         ((1 / 4, 1 / 8, 5 / 8), 0),
     ],
 )
-def test_exploitability_of_throws_is_that_by_hand(
+def test_exploitability_of_throws_matches_hand_calculation(
     probs: tuple[float, float, float], expected: float
 ) -> None:
     policy = always(**dict(zip(("rock", "paper", "scissors"), probs, strict=True)))
@@ -112,7 +112,7 @@ def test_exploitability_of_throws_is_that_by_hand(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [KuhnPoker, UnevenThrows])
-def test_network_is_asked_in_every_information_set(world: Any, tmp_path: Path) -> None:
+def test_network_is_evaluated_in_every_information_set(world: Any, tmp_path: Path) -> None:
     """Its exploitability is that of the table of its probabilities, computed with arrays."""
     small = ["rollout.num_envs=8", "rollout.steps=8", "optim.bs=32", "net.d_model=8"]
     manager = StateManager(

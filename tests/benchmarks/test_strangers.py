@@ -46,7 +46,7 @@ def simulated(order: Any, durations: Any, jobs: Any) -> tuple[list[int], list[in
     return number, ready, free
 
 
-def test_a_world_of_others_is_a_short_file() -> None:
+def test_third_party_environments_are_short_files() -> None:
     """They are written as a user would: at most 60 lines, and no private name of ours."""
     files = sorted(FOLDER.glob("*.py"))
     assert len(files) > 5
@@ -78,7 +78,7 @@ def test_both_sides_have_the_same_budget(strangers: Any, tmp_path: Path) -> None
         assert len({one.name for one in world.plays}) == len(world.plays)
 
 
-def test_the_published_shop_has_a_schedule_of_55(benchmark: Any, strangers: Any) -> None:
+def test_published_job_shop_has_makespan_55(benchmark: Any, strangers: Any) -> None:
     world = strangers.load("job_shop:JobShop")(ft06=True)
     frames, total = dispatched(world, map(int, BEST))
     assert frames[-1].terminated
@@ -94,9 +94,7 @@ def test_the_published_shop_has_a_schedule_of_55(benchmark: Any, strangers: Any)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(jobs=st.integers(1, 5), machines=st.integers(1, 5), data=st.data())
-def test_a_shop_is_what_a_simulation_of_it_says(
-    strangers: Any, jobs: int, machines: int, data: Any
-) -> None:
+def test_job_shop_matches_a_simulation(strangers: Any, jobs: int, machines: int, data: Any) -> None:
     world = strangers.load("job_shop:JobShop")(jobs, machines)
     world.seed(data.draw(st.integers(0, 2**32)))
     chosen = data.draw(st.permutations([j for j in range(jobs) for _ in range(machines)]))
@@ -128,7 +126,7 @@ def test_a_shop_is_what_a_simulation_of_it_says(
 
 
 @pytest.mark.slow
-def test_ours_learns_a_shop_and_plays_others(strangers: Any) -> None:
+def test_our_agent_learns_a_job_shop_and_generalises(strangers: Any) -> None:
     """The whole run of one side, with few frames."""
     world = strangers.WORLD_OF["job shop"]
     quick = world._replace(ours=(*world.ours, *QUICK), episodes=4, num_envs=4)
@@ -142,7 +140,7 @@ def test_ours_learns_a_shop_and_plays_others(strangers: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_with_default_settings_plays_worlds_of_other_sizes(strangers: Any) -> None:
+def test_default_settings_generalise_to_other_sizes(strangers: Any) -> None:
     world = strangers.WORLD_OF["job shop"]._replace(episodes=4, num_envs=4)
     result = strangers.run(world, "defaults", seed=1, frames=5760)
     assert (result["frames"], result["side"]) == (5760, "defaults")
@@ -171,7 +169,7 @@ def test_greedy_play_is_the_same_for_all_seeds(
         assert len({*returns(1, False), *returns(2, False)}) > 1
 
 
-def test_runs_that_are_kept_are_not_repeated(
+def test_finished_runs_are_not_repeated(
     strangers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Other frames are other runs; results of all seeds are in the table."""
@@ -212,7 +210,7 @@ def test_runs_that_are_kept_are_not_repeated(
     assert "80" in capsys.readouterr().out
 
 
-def test_a_world_without_its_modules_is_left_out(
+def test_environment_with_missing_modules_is_skipped(
     strangers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(strangers, "run_all", lambda script, todo, kept, jobs: print(todo))
@@ -223,13 +221,11 @@ def test_a_world_without_its_modules_is_left_out(
     monkeypatch.setattr("sys.argv", [*command, "--results", str(tmp_path / "out.md")])
     strangers.main()
     out = capsys.readouterr().out
-    assert "elsewhere is left out: no_such_module cannot be imported" in out
+    assert "elsewhere is skipped: no_such_module cannot be imported" in out
     assert f"[('job shop', 'ours', '1', '{shop.frames}')]" in out
 
 
-def test_runs_are_processes_whose_last_line_is_kept(
-    benchmark: Any, tmp_path: Path, capsys: Any
-) -> None:
+def test_last_line_of_each_process_is_stored(benchmark: Any, tmp_path: Path, capsys: Any) -> None:
     """A run that fails leaves the results of the others."""
     script, kept = tmp_path / "script.py", tmp_path / "kept.jsonl"
     script.write_text(
@@ -258,7 +254,7 @@ def test_a_curve_has_at_most_60_points(benchmark: Any) -> None:
     assert curve[-1] == [1500, -298.0]
 
 
-def test_masks_of_vectors_are_those_of_entities(strangers: Any) -> None:
+def test_vector_masks_equal_entity_masks(strangers: Any) -> None:
     env_id = "Foraging-5x5-2p-1f-v3"
     flat = strangers.load("foragers:MaskedForaging")(env_id=env_id, num_players=4, seed=3)
     for _ in range(20):
@@ -274,7 +270,7 @@ def test_the_number_of_players_follows_from_the_id(strangers: Any) -> None:
         assert len(match.reset()) == match.num_sides == num_players
 
 
-def test_cells_that_matter_are_entities(strangers: Any) -> None:
+def test_relevant_cells_are_entities(strangers: Any) -> None:
     pytest.importorskip("minigrid")
     world = strangers.load("grid_views:Obstacles")(env_id="MiniGrid-Dynamic-Obstacles-6x6-v0")
     world.seed(1)
@@ -294,7 +290,7 @@ def test_cells_that_matter_are_entities(strangers: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["obstacles", "fetch", "spread", "knapsack", "tour"])
-def test_both_sides_play_the_worlds_of_others(strangers: Any, name: str) -> None:
+def test_both_sides_play_third_party_environments(strangers: Any, name: str) -> None:
     """Random play of ours, and the vectors of Stable-Baselines3."""
     world = strangers.WORLD_OF[name]
     for module in world.needs:
@@ -319,7 +315,7 @@ def test_both_sides_play_the_worlds_of_others(strangers: Any, name: str) -> None
     envs.close()
 
 
-def test_a_model_of_vectors_does_not_play_other_sizes(strangers: Any) -> None:
+def test_vector_model_does_not_play_other_sizes(strangers: Any) -> None:
     pytest.importorskip("sb3_contrib")
     import strangers_sb3
 

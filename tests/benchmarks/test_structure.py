@@ -138,7 +138,7 @@ def test_exceptions_are_not_above_the_limit(structure: Any) -> None:
 
 
 @pytest.mark.slow
-def test_exceptions_name_what_exists(structure: Any, benchmark: Any) -> None:
+def test_exceptions_match_existing_names(structure: Any, benchmark: Any) -> None:
     limits = benchmark("structure_limits")
     modules = modules_of_checkout(structure)
     names = [name for m in modules for name, _ in [*m.functions, *m.classes]]
@@ -147,9 +147,7 @@ def test_exceptions_name_what_exists(structure: Any, benchmark: Any) -> None:
         assert [name for name in names if fnmatch(name, pattern)], pattern
 
 
-def test_checks_of_the_kind_of_an_action_are_found_in_every_form(
-    structure: Any, tmp_path: Path
-) -> None:
+def test_kind_checks_are_detected_in_every_form(structure: Any, tmp_path: Path) -> None:
     text = """
         from entity_env.actions import CategoricalAction, SelectEntityAction as Select, merge
         isinstance(x, CategoricalAction)
@@ -166,7 +164,7 @@ def test_checks_of_the_kind_of_an_action_are_found_in_every_form(
     assert places == [f"entity_env/one.py:{line}" for line in (3, 4, 5, 9)]
 
 
-def test_kinds_may_be_asked_for_in_their_own_module_and_in_examples(
+def test_kind_checks_are_allowed_in_their_own_module_and_in_examples(
     structure: Any, tmp_path: Path
 ) -> None:
     asks = "from entity_env.actions import CategoricalAction as A\nisinstance(x, A)\n"
@@ -175,7 +173,7 @@ def test_kinds_may_be_asked_for_in_their_own_module_and_in_examples(
     assert [place for module in modules for place in structure.kind_checks(module)] == []
 
 
-def test_modules_below_are_those_imported_directly_or_not(structure: Any, tmp_path: Path) -> None:
+def test_modules_below_are_transitive_imports(structure: Any, tmp_path: Path) -> None:
     files = {
         "enn_trainer/__init__.py": "from enn_trainer.above import x",
         "enn_trainer/above.py": "from enn_trainer.ppo import rollout",
@@ -228,9 +226,7 @@ def test_imports_that_run_up_are_counted_by_pairs_of_layers(structure: Any, tmp_
     assert structure.imports_up(modules) == ["config -> run (2)", "config -> runtime (1)"]
 
 
-def test_modules_that_importing_one_runs_are_followed_with_their_packages(
-    structure: Any, tmp_path: Path
-) -> None:
+def test_reached_modules_include_packages(structure: Any, tmp_path: Path) -> None:
     files = {
         "enn_trainer/run/trainer.py": "from enn_trainer.viewer import page\n"
         "if TYPE_CHECKING:\n    import enn_trainer.types",
@@ -252,9 +248,7 @@ def test_modules_that_importing_one_runs_are_followed_with_their_packages(
     ]
 
 
-def test_starred_names_count_but_for_functions_of_any_number(
-    structure: Any, tmp_path: Path
-) -> None:
+def test_starred_names_count_except_for_variadic_functions(structure: Any, tmp_path: Path) -> None:
     text = """
         def many(*args): ...
         def two(a, b): ...
@@ -271,9 +265,7 @@ def test_starred_names_count_but_for_functions_of_any_number(
     ]
 
 
-def test_files_that_name_a_kind_of_data_are_those_outside_its_modules(
-    structure: Any, tmp_path: Path
-) -> None:
+def test_files_naming_excludes_the_modules_of_the_data(structure: Any, tmp_path: Path) -> None:
     files = {
         "entity_env/kinds.py": "kinds = 1",
         "entity_env/a.py": "kinds = 1",
@@ -296,9 +288,7 @@ def test_conditions_on_optional_features_are_counted_in_the_core(
     assert len(structure.conditions(modules)) == 3
 
 
-def test_looks_into_the_parts_of_a_state_are_found_in_every_form(
-    structure: Any, tmp_path: Path
-) -> None:
+def test_accesses_to_state_parts_are_detected_in_every_form(structure: Any, tmp_path: Path) -> None:
     text = """
         state.parts["league"]
         state.parts.get(LEAGUE)
@@ -314,21 +304,6 @@ def test_looks_into_the_parts_of_a_state_are_found_in_every_form(
     ]
 
 
-def test_names_and_words_that_nobody_would_search_for(structure: Any, tmp_path: Path) -> None:
-    text = """
-        def f(own, size):
-            given, x = [one for one in own], 1
-            for one in given: ...
-            of_all = [found for found in x]
-    """
-    module = module_of(structure, tmp_path, text)
-    names = [name for name, _ in structure.assigned_names(module)]
-    bad = [name for name in names if structure.NOT_NAMES.fullmatch(name)]
-    assert sorted(bad) == ["found", "given", "of_all", "one", "own"]
-    assert structure.NOT_WORDS.search("Return the rows of the agent, whole.") is None
-    assert structure.NOT_WORDS.search("Return those of the agent.")
-
-
 def test_long_functions_need_a_heading(structure: Any, tmp_path: Path) -> None:
     body = "    x = 1\n" * 41
     text = f"def bare():\n{body}\ndef headed():\n    # The first part.\n{body}"
@@ -336,7 +311,7 @@ def test_long_functions_need_a_heading(structure: Any, tmp_path: Path) -> None:
     assert structure.long_without_heading([module]) == ["entity_env/one.py:bare (42)"]
 
 
-def test_circles_of_the_page_are_found_without_types(structure: Any, tmp_path: Path) -> None:
+def test_import_cycles_of_the_page_ignore_types(structure: Any, tmp_path: Path) -> None:
     folder = "enn_trainer/viewer/page/src"
     files = {
         f"{folder}/a.ts": 'import { b } from "./b.js";\nimport type { D } from "./d.js";\n',
@@ -417,7 +392,7 @@ def test_two_checkouts_are_two_columns(
 
 
 @pytest.mark.slow
-def test_nothing_outside_its_class_asks_for_the_kind_of_an_action(structure: Any) -> None:
+def test_no_kind_checks_outside_the_action_classes(structure: Any) -> None:
     """So that a kind of action is one file, and a line in each of two tables."""
     modules = modules_of_checkout(structure)
     assert not [check for module in modules for check in structure.kind_checks(module)]

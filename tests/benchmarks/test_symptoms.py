@@ -1,4 +1,4 @@
-"""Examples of `docs/it-does-not-learn.md`: all are there, and are those of the committed runs."""
+"""Examples of `docs/it-does-not-learn.md`: complete, and equal to the committed runs."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_every_section_about_a_symptom_has_an_example(symptoms: Any) -> None:
     assert "<!-- committed run" not in PAGE.read_text()
 
 
-def test_numbers_on_the_page_are_those_of_the_committed_runs(symptoms: Any, kept: Any) -> None:
+def test_page_matches_the_committed_runs(symptoms: Any, kept: Any) -> None:
     page = PAGE.read_text()
     assert symptoms.with_examples(page, kept) == page
     assert symptoms.picture(kept) == (RESULTS / "symptoms.svg").read_text()
@@ -55,13 +55,15 @@ def test_another_result_changes_the_page(symptoms: Any, kept: Any) -> None:
 
 def test_no_seed_learns_with_the_fault_and_all_learn_without(symptoms: Any, kept: Any) -> None:
     for symptom in symptoms.SYMPTOMS:
-        faulty, *_, cured = (symptoms.of_case(kept, symptom, case) for case in symptom.cases)
+        faulty, *_, cured = (
+            symptoms.results_of_case(kept, symptom, case) for case in symptom.cases
+        )
         assert [result["seed"] for result in faulty] == [1, 2, 3]
         assert symptoms.reached(faulty, symptom) == "0 of 3", symptom.name
         assert symptoms.reached(cured, symptom) == "3 of 3", symptom.name
 
 
-def test_runs_have_names_of_their_own_and_readable_settings(symptoms: Any, kept: Any) -> None:
+def test_runs_have_unique_names_and_valid_settings(symptoms: Any, kept: Any) -> None:
     named = [(s.name, symptoms.label(s, case)) for s in symptoms.SYMPTOMS for case in s.cases]
     assert len(set(named)) == len(named)
     done = [(result["symptom"], result["case"], result["seed"]) for result in kept]
@@ -72,7 +74,7 @@ def test_runs_have_names_of_their_own_and_readable_settings(symptoms: Any, kept:
             StateManager(overrides=symptoms.settings(symptom, case, 1))
 
 
-def test_columns_are_means_of_the_last_and_of_the_first_updates(symptoms: Any) -> None:
+def test_columns_average_the_last_or_first_updates(symptoms: Any) -> None:
     updates: list[dict[str, Any]] = [{"step": i, "x": i} for i in range(40)]
     updates[37]["x"] = "nan"
     del updates[2]["x"]
@@ -82,7 +84,7 @@ def test_columns_are_means_of_the_last_and_of_the_first_updates(symptoms: Any) -
 
 
 @pytest.mark.slow
-def test_a_symptom_and_its_cure_are_seen_again(symptoms: Any) -> None:
+def test_symptom_and_fix_are_reproduced(symptoms: Any) -> None:
     symptom = symptoms.BY_NAME["frames-without-actors"]
     faulty, cured = (symptoms.run(symptom, case, seed=1) for case in symptom.cases)
     assert symptoms.reached([faulty], symptom) == "0 of 1"

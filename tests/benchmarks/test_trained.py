@@ -12,7 +12,7 @@ def trained(benchmark: Any) -> Any:
     return benchmark("trained")
 
 
-def test_frames_are_counted_until_the_mean_of_the_last_updates_is_high(trained: Any) -> None:
+def test_frames_to_threshold_use_the_recent_mean(trained: Any) -> None:
     class Running:
         class state:  # noqa: N801
             step = 0
@@ -24,18 +24,18 @@ def test_frames_are_counted_until_the_mean_of_the_last_updates_is_high(trained: 
     assert frames_to.frames == 700  # the mean of 0, 0.9, 0.6 and 0.6
 
 
-def test_median_of_frames_is_infinite_if_most_runs_never_get_there(trained: Any) -> None:
+def test_median_of_frames_is_infinite_if_most_runs_miss_the_threshold(trained: Any) -> None:
     results = [
         {"seed": 1, "almost": 1200},
         {"seed": 2, "almost": None},
         {"seed": 3, "almost": None},
     ]
-    shown, median = trained.frames_shown(results)
+    shown, median = trained.frames_by_seed(results)
     assert shown == "1: 1,200, 2: never, 3: never"
     assert median == float("inf")
 
 
-def test_runs_that_take_turns_are_timed(trained: Any) -> None:
+def test_alternating_runs_are_timed(trained: Any) -> None:
     small = ("rollout.num_envs=2", "rollout.steps=8", "optim.bs=16", "rollout.processes=1")
     seconds = trained.seconds_in_turns({"a": (MoveToOrigin, small), "b": (MoveToOrigin, small)}, 2)
     assert seconds.keys() == {"a", "b"}

@@ -25,7 +25,7 @@ from entity_env.examples import HiddenArm, Shells
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import RecordingVecEnv, recording_header
-from entity_env.recording.recording_format import Decisions, framed, prefix_of
+from entity_env.recording.recording_format import RecordedFrames, framed, prefix_of
 from entity_env.spaces import ActionName
 from entity_env.vec.vec_env import VecObs, VecSelectEntityActionMask
 
@@ -222,7 +222,7 @@ def record_knowing(
     return path
 
 
-def rewrite(made: Path, path: Path, change: Callable[[Decisions], object]) -> Path:
+def rewrite(made: Path, path: Path, change: Callable[[RecordedFrames], object]) -> Path:
     """A copy of a recording in which something about its decisions is changed."""
     recording = Recording.open(made)
     assert recording.num_envs is not None

@@ -25,7 +25,7 @@ def name_in_config(run_dir: Path, *overrides: str, leave_out: str = "") -> Path:
     config = StateManager(init_path=save, overrides=[*overrides]).config
     manager = StateManager(init_path=save)
     manager._config = config
-    written = manager._copied()["config.ron"]
+    written = manager._copy_state()["config.ron"]
     assert isinstance(written, bytes)
     assert leave_out.encode() in written
     write_whole(save, files, "config.ron", written.replace(leave_out.encode(), b""))

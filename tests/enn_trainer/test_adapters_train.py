@@ -45,7 +45,9 @@ def vectorised(env_id: str) -> Any:
     ],
     ids=["intersection", "foragers", "knights", "knights_in_teams", "vectorised", "numbers"],
 )
-def test_adapted_worlds_train(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapted_environments_train(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     manager = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}"])
     train(manager, make())

@@ -26,7 +26,7 @@ REMEMBERS = 'net.memory=(of: "frame")'
     ],
     ids=["pool", "pool alone", "pool with memory", "memory", "sequences"],
 )
-def test_it_ends_after_two_updates_of_any_run(
+def test_dry_run_ends_after_two_updates_of_any_run(
     settings: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -41,7 +41,7 @@ def test_it_ends_after_two_updates_of_any_run(
 
 
 @pytest.mark.slow
-def test_it_begins_at_a_step_that_its_own_rollouts_do_not_divide(
+def test_dry_run_starts_at_a_step_between_its_rollouts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -52,7 +52,7 @@ def test_it_begins_at_a_step_that_its_own_rollouts_do_not_divide(
     assert "dry run: all is well" in capsys.readouterr().out
 
 
-def test_it_reads_the_save_that_it_begins_with_once(
+def test_dry_run_reads_its_initial_save_once(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run that goes on may delete it at any moment."""

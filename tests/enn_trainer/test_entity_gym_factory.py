@@ -116,7 +116,7 @@ def test_vectorised_environment_of_ragged_buffers_is_trained(tmp_path: Path) -> 
     }
 
 
-def test_factory_of_environment_lists_is_trained_as_the_class(tmp_path: Path) -> None:
+def test_factory_of_environment_lists_trains_like_the_class(tmp_path: Path) -> None:
     def factory(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
         return EnvList(Xor, num_envs)
 
@@ -125,14 +125,14 @@ def test_factory_of_environment_lists_is_trained_as_the_class(tmp_path: Path) ->
     )
 
 
-def test_what_is_no_environment_is_refused(tmp_path: Path) -> None:
+def test_invalid_environments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="subclass of Environment"):
         run_small(tmp_path, env=dict)
-    with pytest.raises(TypeError, match="class or a factory"):
+    with pytest.raises(TypeError, match="a class, a factory or a function"):
         run_small(tmp_path, env="Xor")
 
 
-def test_own_vectorised_environment_is_spoken_to_in_ragged() -> None:
+def test_custom_vectorised_environment_gets_ragged_arrays() -> None:
     envs = AnyVecEnv(EnvList(Xor, 2))
     obs = envs.reset(envs.obs_space())
     assert obs.features["Input"].items() == 4

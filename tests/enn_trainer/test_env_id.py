@@ -73,12 +73,12 @@ FILE = "worlds/my_world.py"
 @pytest.mark.parametrize(
     ("name", "processes"), [("Mine", 1), ("sized", 2), ("Ours", 1), ("make_match", 2)]
 )
-def test_a_world_of_a_file_is_trained_in(
+def test_an_environment_of_a_file_trains(
     name: str, processes: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With two processes the workers, which are fresh interpreters, import it themselves.
 
-    `test_the_number_of_processes_changes_nothing` trains in a class with two processes.
+    `test_results_do_not_depend_on_the_number_of_processes` trains in a class with two processes.
     """
     arguments = [f"env.id={FILE}:{name}", *RUN, f"rollout.processes={processes}"]
     assert run(["train", *arguments]) == 0, capsys.readouterr().err
@@ -88,7 +88,7 @@ def test_a_world_of_a_file_is_trained_in(
 
 
 @pytest.mark.slow
-def test_the_number_of_processes_changes_nothing() -> None:
+def test_results_do_not_depend_on_the_number_of_processes() -> None:
     steps = []
     for processes in (1, 2):
         folder = f"run{processes}"
@@ -100,7 +100,7 @@ def test_the_number_of_processes_changes_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_world_of_a_module_is_trained_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_of_a_module_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules of the current folder can be imported, by workers too."""
     package = tmp_path / "worlds_of_a_package"
     package.mkdir()
@@ -123,7 +123,7 @@ def test_evaluation_may_be_in_another_file(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-def test_a_run_remembers_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_records_the_file_of_its_environment(capsys: pytest.CaptureFixture[str]) -> None:
     config = Path("config.toml")
     config.write_text(f'version = 5\n[env]\nid = "{FILE}:Mine"\nkwargs = {{size = 4}}\n')
     where = ["--checkpoint-dir", "run"]
@@ -154,7 +154,7 @@ def test_a_run_remembers_its_file(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 @pytest.mark.parametrize("field", ["env.id", "eval.env.id"])
-def test_a_name_that_stands_for_no_world_is_refused_by_its_field(
+def test_an_unknown_environment_name_is_refused_by_its_field(
     field: str, env_id: str, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluation = ["eval.steps=2", "eval.interval=24"]
@@ -169,7 +169,7 @@ def test_a_name_that_stands_for_no_world_is_refused_by_its_field(
     assert not Path("worlds/called").exists()
 
 
-def test_arguments_that_the_world_does_not_take_are_refused(
+def test_unknown_environment_arguments_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = [f"env.id={FILE}:Mine", 'env.kwargs={"sise": 4}', *RUN]
@@ -194,7 +194,7 @@ def test_a_file_that_exits_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.slow
-def test_loading_an_agent_imports_no_world() -> None:
+def test_loading_an_agent_imports_no_environment() -> None:
     """A checkpoint names code, and only who asks to train with it runs that."""
     assert run(["train", f"env.id={FILE}:Mine", *RUN, "--checkpoint-dir", "run"]) == 0
     mark = Path("worlds/imported")

@@ -34,7 +34,7 @@ from entity_env import InvalidObservation
 from entity_env.examples import Duel
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
-from entity_env.recording.recording_format import Decisions, Step
+from entity_env.recording.recording_format import RecordedFrames, RecordedStep
 from rogue_net import RogueNet
 from tests.enn_trainer.builders import SMALL, weights
 from tests.enn_trainer.demonstrated import rewrite
@@ -55,7 +55,7 @@ class Ran(typing.NamedTuple):
         rows = tracked(self.folder / "run/metrics.jsonl")
         return {row["step"]: row[tag] for row in rows if tag in row}
 
-    def recorded(self, name: str) -> list[Step]:
+    def recorded(self, name: str) -> list[RecordedStep]:
         return list(Recording.open(self.folder / name).steps())
 
 
@@ -289,7 +289,7 @@ def imitates_otherwise(change: str, *beside: str) -> Case:
     return case
 
 
-def rewritten(runs: Runs, change: Callable[[Decisions], object]) -> Path:
+def rewritten(runs: Runs, change: Callable[[RecordedFrames], object]) -> Path:
     """A recording of a run in which something about its decisions is changed."""
     made = runs(FILE, "capture_logits=true").folder / "file.rec"
     return rewrite(made, made.with_name("changed.rec"), change)
@@ -298,7 +298,7 @@ def rewritten(runs: Runs, change: Callable[[Decisions], object]) -> Path:
 def learns_from_people(runs: Runs) -> None:
     """A recording says that a person made every second choice; all of them, if asked for."""
 
-    def change(decisions: Decisions) -> None:
+    def change(decisions: RecordedFrames) -> None:
         decisions.by_hand = {
             name: Ragged(np.arange(len(rows.values)) % 2 == 0, rows.lengths)
             for name, rows in decisions.actions.items()
@@ -310,7 +310,7 @@ def learns_from_people(runs: Runs) -> None:
 def learns_from_a_player(runs: Runs) -> None:
     """A recording says that an opponent played in every second environment."""
 
-    def change(decisions: Decisions) -> None:
+    def change(decisions: RecordedFrames) -> None:
         decisions.player[1::2] = "step-0"
 
     learns_otherwise("bc.player=step-0", f"bc.path={rewritten(runs, change)}")(runs)
@@ -752,11 +752,11 @@ def test_every_field_has_a_case() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_field_does_something_or_is_refused(name: str, runs: Runs) -> None:
+def test_every_field_has_an_effect_or_is_refused(name: str, runs: Runs) -> None:
     CASES[name](runs)
 
 
-def test_a_case_notices_a_field_that_does_nothing(runs: Runs) -> None:
+def test_a_case_detects_a_field_without_effect(runs: Runs) -> None:
     with pytest.raises(AssertionError):
         learns_otherwise("ppo.gae=true")(runs)
     with pytest.raises(AssertionError):

@@ -17,7 +17,7 @@ from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.config import ron
 from enn_trainer.config.build import as_data
 from enn_trainer.experience.demonstrations import check_same_spaces
-from enn_trainer.experience.read_demonstrations import Reading
+from enn_trainer.experience.read_demonstrations import RecordingReader
 from enn_trainer.run.running_episodes import continue_episodes, take_episodes
 from entity_env import Entity, EnvList, Flag, Kind, Observation, ObsSpace
 from entity_env.recording.read_recording import Recording
@@ -70,7 +70,9 @@ SETTINGS = [
 
 
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_continues_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("enn_trainer.tracking.track._new_run_name", lambda runs, config: "it")
     go(tmp_path / "one", Sorter, *SETTINGS)
     go(tmp_path / "other", Sorter, *SETTINGS, stops=0)
@@ -91,7 +93,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.M
     assert all(final.kinds["Sign"].values.shape == (len(final), 1) for final in finals)
 
 
-def test_a_world_without_kinds_has_the_bytes_that_it_had(tmp_path: Path) -> None:
+def test_an_environment_without_categories_has_the_same_bytes_as_before(tmp_path: Path) -> None:
     """Recordings, messages of workers and spaces in saves, from before there were kinds."""
     envs = RecordingVecEnv(EnvList(Farm, 3), tmp_path / "frames.rec")
     envs.seed(1)
@@ -109,7 +111,7 @@ def test_a_world_without_kinds_has_the_bytes_that_it_had(tmp_path: Path) -> None
     assert digests == ["da8a6fc0817801fd", "a5fd24e9cb0052a2", "f3ab1d34faf450dd"]
 
 
-def test_states_of_environments_go_on_with_their_labels() -> None:
+def test_restored_environments_keep_their_labels() -> None:
     envs, others = EnvList(Sorter, 3), EnvList(Sorter, 3)
     envs.seed(1)
     first = envs.reset(SPACE)
@@ -134,7 +136,7 @@ def test_episodes_of_labels_in_another_order_are_not_continued(
     monkeypatch.setattr("tests.entity_env.kinds_world.SPACE", other)
     restored, why = continue_episodes(EnvList(Sorter, 3), state, config, "run")
     assert restored is None
-    assert why == "the world shows features, types or labels in another order"
+    assert why == "the environment has features, types or labels in another order"
 
 
 def test_recordings_are_read_with_the_labels_of_the_network(tmp_path: Path) -> None:
@@ -148,7 +150,7 @@ def test_recordings_are_read_with_the_labels_of_the_network(tmp_path: Path) -> N
     envs.close()
     recordings = {path: Recording.open(path)}
     own, other = (
-        Reading(space, gamma=0.9, device=torch.device("cpu")).read(recordings)
+        RecordingReader(space, gamma=0.9, device=torch.device("cpu")).read(recordings)
         for space in (SPACE, REORDERED)
     )
     assert own is not None
@@ -183,7 +185,7 @@ def probabilities(agent: Any, obs: Observation) -> Any:
     return agent.act(obs).actions["do"].probs
 
 
-def test_a_save_has_its_labels(run: StateManager) -> None:
+def test_a_save_contains_labels(run: StateManager) -> None:
     assert run.checkpoint_dir is not None
     state = load_checkpoint(run.checkpoint_dir).state
     assert state.obs_space == SPACE
@@ -193,7 +195,7 @@ def test_a_save_has_its_labels(run: StateManager) -> None:
     assert b'Kind(name:"color",labels:["red","green","blue",],)' in text
 
 
-def test_an_agent_acts_in_a_world_with_labels_in_another_order(run: StateManager) -> None:
+def test_an_agent_acts_with_labels_in_another_order(run: StateManager) -> None:
     assert run.checkpoint_dir is not None
     agent = load_agent(run.checkpoint_dir, deterministic=True)
     other = load_agent(run.checkpoint_dir, deterministic=True, env=Reordered())
@@ -208,9 +210,7 @@ def test_an_agent_acts_in_a_world_with_labels_in_another_order(run: StateManager
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_a_world_with_labels_in_another_order(
-    run: StateManager, tmp_path: Path
-) -> None:
+def test_a_run_continues_with_labels_in_another_order(run: StateManager, tmp_path: Path) -> None:
     """The filter gives the frames of the save: the weights stay as they are."""
     overrides = [*SMALL, "total_timesteps=96", f"data_dir={tmp_path}"]
     finals = []

@@ -56,7 +56,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("env_id", "most_processes"),
     [(CART_POLE, 1), ("gymnasium:Pendulum-v1", 1), ("pettingzoo:hunt", 2)],
 )
-def test_library_world_is_trained_in_whatever_the_number_of_processes(
+def test_library_environment_trains_with_any_number_of_processes(
     env_id: str, most_processes: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Workers that import Gymnasium take a second; a test below has them."""
@@ -74,7 +74,7 @@ def test_library_world_is_trained_in_whatever_the_number_of_processes(
 
 
 @pytest.mark.slow
-def test_save_names_a_library_world_that_has_to_be_named_again(
+def test_library_environment_of_a_save_must_be_named_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     where = ["--checkpoint-dir", "run"]
@@ -100,7 +100,7 @@ def test_module_that_registers_an_id_is_imported_once_and_may_be_of_this_folder(
     assert not Path("imported").exists()
 
 
-def test_arguments_reach_the_world_and_may_change_the_number_of_sides(
+def test_arguments_reach_the_environment_and_may_change_its_sides(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     world = find_world(CART_POLE)(max_episode_steps=7, render_mode="rgb_array")
@@ -114,7 +114,7 @@ def test_arguments_reach_the_world_and_may_change_the_number_of_sides(
     assert run(["train", "env.id=pettingzoo:hunt", three, *RUN]) == 0, capsys.readouterr().err
 
 
-def test_world_of_turns_is_found_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_turn_based_environment_is_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", "pettingzoo:rounds"]) == 0, capsys.readouterr()
     assert find_world("pettingzoo:rounds")().num_sides == 3
 
@@ -133,7 +133,7 @@ def test_known_ids_import_the_module_that_registers_them() -> None:
 
 
 @pytest.mark.parametrize("env_id", [CART_POLE, "pettingzoo:hunt"])
-def test_library_world_is_described_in_one_line(
+def test_library_environment_is_described_in_one_line(
     env_id: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["envs", env_id]) == 0
@@ -142,7 +142,7 @@ def test_library_world_is_described_in_one_line(
 
 
 @pytest.mark.slow
-def test_workers_make_library_worlds_by_themselves(tmp_path: Path) -> None:
+def test_workers_create_library_environments(tmp_path: Path) -> None:
     world = NamedWorld(CART_POLE, str(tmp_path))
     here, workers = EnvList(world, 4), ParallelEnvList(world, 4, 2)
     for got, expected in zip(play(workers, 12), play(here, 12), strict=True):
@@ -167,7 +167,10 @@ def test_workers_make_library_worlds_by_themselves(tmp_path: Path) -> None:
             ["did you mean butterfly.knights_archers_zombies_v11?"],
         ),
         ("pettingzoo:classic.tictactoe_v3", ["calling pettingzoo:classic", "FieldMap"]),
-        ("pettingzoo:hunt_without_env", ["a module with parallel_env", "or with env"]),
+        (
+            "pettingzoo:hunt_without_env",
+            ["a module with parallel_env", "or env (agents take turns)"],
+        ),
         ("gymnasium:MiniGrid-Empty-5x5-v0", ["by the module minigrid (pip install minigrid)"]),
         ("gymnasium:ALE/Pong-v5", ["by the module ale_py"]),
         ("gymnasium:no-such-world-v0", ["write gymnasium:MODULE:ID"]),
@@ -175,7 +178,7 @@ def test_workers_make_library_worlds_by_themselves(tmp_path: Path) -> None:
         ("pettingzoo:", ["env.id: importing"]),
     ],
 )
-def test_wrong_library_world_is_one_line(
+def test_unknown_library_environment_is_reported_in_one_line(
     env_id: str, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = refused(["train", f"env.id={env_id}", *RUN], capsys)
@@ -184,7 +187,7 @@ def test_wrong_library_world_is_one_line(
         assert word in error
 
 
-def test_wrong_arguments_of_a_library_world_are_one_line(
+def test_invalid_arguments_of_a_library_environment_are_reported_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for env_id in (CART_POLE, "pettingzoo:hunt"):
@@ -193,7 +196,7 @@ def test_wrong_arguments_of_a_library_world_are_one_line(
 
 
 @pytest.mark.parametrize("library", ["gymnasium", "pettingzoo"])
-def test_library_that_is_not_installed_is_one_line_with_what_to_type(
+def test_missing_library_is_reported_in_one_line_with_the_command_to_type(
     library: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)

@@ -9,7 +9,7 @@ from tests.enn_trainer.resuming import assert_same
 
 
 @pytest.mark.slow
-def test_a_run_that_loses_ten_workers_learns_the_bits_of_one_that_loses_none(
+def test_a_run_that_loses_ten_workers_learns_the_same_bits(
     tmp_path: Path,
 ) -> None:
     disturbed, undisturbed, losses = with_losses_and_without(tmp_path, 10)

@@ -42,7 +42,7 @@ def run(folder: Path, *overrides: str, **kwargs: Any) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_one_that_nothing_reads_counts_as_missing(
+def test_unread_metric_that_is_not_finite_counts_as_missing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With one warning, in rollouts and evaluations together."""
@@ -82,7 +82,7 @@ def test_one_that_nothing_reads_counts_as_missing(
         ),
     ],
 )
-def test_one_that_decides_something_is_an_error(
+def test_metric_of_a_condition_that_is_not_finite_is_an_error(
     settings: list[str], stop: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(
@@ -91,7 +91,7 @@ def test_one_that_decides_something_is_an_error(
         run(tmp_path, *settings, stop=stop)
 
 
-def test_tags_are_of_the_metric_whose_name_they_have() -> None:
+def test_tags_match_the_metric_with_their_name() -> None:
     assert is_read({"eval/a.b.mean"}, "eval/", "a.b")
     assert is_read({"x.max", "win.mean"}, "", "win")
     assert not is_read({"eval/win.mean", "windy.mean"}, "", "win")

@@ -27,7 +27,7 @@ def run(folder: Path, env: Any, processes: int) -> tuple[torch.Tensor, list[dict
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", [Camp, Duel])
-def test_an_environment_that_overwrites_trains_as_its_twin(cls: Any, tmp_path: Path) -> None:
+def test_an_environment_that_reuses_arrays_trains_like_its_twin(cls: Any, tmp_path: Path) -> None:
     """In one process and in two, and with the evaluations."""
     expected, rows = run(tmp_path / "twin", cls, 1)
     assert any("eval/episodic_reward.mean" in row for row in rows)
@@ -49,7 +49,7 @@ def test_lists_in_kwargs_belong_to_each_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_state_that_cannot_be_described_is_said_at_the_start(
+def test_unserializable_state_is_reported_at_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], processes: int
 ) -> None:
     """The run goes on, and begins new episodes where it is resumed."""
@@ -76,7 +76,7 @@ class SharesLater(PlainState, Meadow):
     is_begun = False
 
 
-def test_sharing_that_begins_later_leaves_saves_without_episodes(
+def test_sharing_that_begins_later_disables_saving_of_episodes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = go(tmp_path, SharesLater, *SMALL, "total_timesteps=48")

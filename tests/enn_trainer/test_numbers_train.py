@@ -70,19 +70,19 @@ def some_batch(envs: int = 5) -> EntityBatch:
     return EntityBatch.of(world.reset(world.obs_space()))
 
 
-def test_the_world_is_right() -> None:
+def test_the_test_environment_is_correct() -> None:
     assert not check_env(Targets).problems
 
 
 @pytest.mark.parametrize("memory", ["None", '(inputs: ["action", "reward"])'])
-def test_a_network_with_numbers_keeps_its_contract(memory: str) -> None:
+def test_a_network_with_continuous_actions_conforms(memory: str) -> None:
     config = TrainConfig(net=RogueNetConfig(d_model=8, n_layer=1))
     net = network(memory=StateManager(overrides=[f"net.memory={memory}"]).config.net.memory)
     check_agent(net, *SPACES)
     assert config.net.init_std == 1.0
 
 
-def test_deviations_begin_with_their_setting_and_keep_to_their_limits() -> None:
+def test_standard_deviations_start_at_the_setting_within_limits() -> None:
     for std in (0.05, 1.0, 1.9):
         net = network(init_std=std)
         found = net(some_batch()).distribution("aim")
@@ -95,7 +95,7 @@ def test_deviations_begin_with_their_setting_and_keep_to_their_limits() -> None:
 
 
 @pytest.mark.parametrize("std", ["0", "0.01", "2", "nan", "-1"])
-def test_deviation_beyond_its_limits_is_refused(std: str) -> None:
+def test_standard_deviation_beyond_its_limits_is_refused(std: str) -> None:
     manager = StateManager(overrides=[f"net.init_std={std}"])
     with pytest.raises(ConfigError, match="init_std: expected"):
         assert manager.config
@@ -103,7 +103,7 @@ def test_deviation_beyond_its_limits_is_refused(std: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [Targets, Camp])
-def test_a_run_does_not_depend_on_workers_or_pieces(tmp_path: Path, world: Any) -> None:
+def test_a_run_does_not_depend_on_workers_or_microbatches(tmp_path: Path, world: Any) -> None:
     alone = run_small(tmp_path, env=world)
     assert torch.equal(
         weights(alone), weights(run_small(tmp_path, "rollout.processes=2", env=world))
@@ -123,7 +123,7 @@ def test_a_run_does_not_depend_on_workers_or_pieces(tmp_path: Path, world: Any) 
         (Camp, ('net.memory=(inputs: ["action", "reward"])',)),
     ],
 )
-def test_a_resumed_run_goes_on_to_the_bit(
+def test_a_resumed_run_with_continuous_actions_continues_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: Any, more: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("enn_trainer.tracking.track._new_run_name", lambda runs, config: "it")
@@ -141,7 +141,7 @@ def test_a_resumed_run_goes_on_to_the_bit(
         obs = game.act(agent.act(obs).actions)  # which checks bounds, and who takes what
 
 
-def test_a_program_of_ones_own_may_give_any_numbers_within_the_bounds() -> None:
+def test_a_custom_program_may_choose_any_values_within_the_bounds() -> None:
     envs = EnvList(Targets, 3)
     envs.seed(1)
     obs = envs.reset(envs.obs_space())
@@ -175,7 +175,7 @@ class Archer(Bot):
         }
 
 
-def test_entropy_target_of_numbers_without_bounds_is_refused(tmp_path: Path) -> None:
+def test_entropy_target_of_unbounded_actions_is_refused(tmp_path: Path) -> None:
     manager = StateManager(overrides=[*SETTINGS, "ppo.ent_targets={aim: 0.5}"])
     with pytest.raises(ConfigError, match="aim: expected labels, entities or numbers with bounds"):
         train(manager, Targets)
@@ -189,7 +189,7 @@ def last_metrics(folder: Path, world: Any) -> dict[str, float]:
         return dict(trainer.metrics)
 
 
-def test_statistics_tell_mean_deviation_and_bounds(tmp_path: Path) -> None:
+def test_statistics_show_mean_deviation_and_bounds(tmp_path: Path) -> None:
     tags = last_metrics(tmp_path, Targets)
     assert -1 <= tags["actions/aim/x.mean"] <= 1
     assert 0 < tags["actions/aim/x.std"] <= 1
@@ -209,7 +209,7 @@ SWAPPED = dict(SPACES[1]) | {
 }
 
 
-def test_components_in_another_order_are_wired_by_name() -> None:
+def test_components_in_another_order_are_matched_by_name() -> None:
     net, batch = network(), some_batch()
     wired = Wired(net, SPACES[0], SWAPPED)
     action = batch.actions["aim"]
@@ -228,7 +228,7 @@ def test_components_in_another_order_are_wired_by_name() -> None:
     torch.testing.assert_close(other.logprobs["aim"], own.logprobs["aim"])
 
 
-def test_upgrades_move_components_by_name_and_begin_new_ones_in_the_middle() -> None:
+def test_upgrades_match_components_by_name_and_centre_new_ones() -> None:
     wider = dict(SWAPPED) | {
         "aim": ContinuousActionSpace(
             {"free": (-math.inf, math.inf), "y": (0.0, 4.0), "x": (-2.0, 2.0)}
@@ -253,7 +253,7 @@ def test_upgrades_move_components_by_name_and_begin_new_ones_in_the_middle() -> 
     assert diff.reordered_labels == ["components of aim: reordered ['x', 'free'] to ['free', 'x']"]
 
 
-def test_spaces_are_read_back_from_text() -> None:
+def test_continuous_spaces_round_trip_as_text() -> None:
     text = ron.dumps(ron.Struct("Spaces", dump_spaces(SPACES)))
     plain = ron.loads(text)
     assert read_spaces(plain) == SPACES
@@ -266,13 +266,13 @@ CAMP = Spaces.of(Camp())
 
 
 @pytest.mark.slow
-def test_dependent_actions_are_trained_with_all_ways_to_weigh_decisions(tmp_path: Path) -> None:
+def test_dependent_actions_train_with_every_weighting(tmp_path: Path) -> None:
     run_small(tmp_path, "ppo.ratio=frame", "ppo.weight_by=frame", env=Camp)
     run_small(tmp_path, "ppo.ent_targets={whom: 0.5, do: 0.5}", env=Camp)
     run_small(tmp_path, "ppo.magnet=(coef: 0.1, every: 20)", env=Camp)
 
 
-def test_the_ratio_of_a_chain_is_the_product_of_its_parts(tmp_path: Path) -> None:
+def test_the_ratio_of_dependent_actions_is_a_product(tmp_path: Path) -> None:
     envs = EnvList(Camp, 8)
     envs.seed(0)
     batch = EntityBatch.of(envs.reset(CAMP[0]))
@@ -298,7 +298,7 @@ def test_the_ratio_of_a_chain_is_the_product_of_its_parts(tmp_path: Path) -> Non
     torch.testing.assert_close(totals["do"], expected)
 
 
-def test_upgrades_of_chains_follow_names() -> None:
+def test_upgrades_of_dependent_actions_follow_names() -> None:
     renamed = {
         ("action", "do"): "task",
         ("label", "do", "heal"): "cure",
@@ -346,12 +346,12 @@ def test_upgrades_of_chains_follow_names() -> None:
     )
 
 
-def test_spaces_of_chains_are_read_back_from_text() -> None:
+def test_dependent_action_spaces_round_trip_as_text() -> None:
     text = ron.dumps(ron.Struct("Spaces", dump_spaces(CAMP)))
     assert read_spaces(ron.loads(text)) == CAMP
 
 
-def test_statistics_tell_who_takes_each_part(tmp_path: Path) -> None:
+def test_statistics_show_the_share_of_active_actors(tmp_path: Path) -> None:
     tags = last_metrics(tmp_path, Camp)
     assert 0 < tags["policy/whom/taken"] < 1
     assert "policy/do/taken" not in tags

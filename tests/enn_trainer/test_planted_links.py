@@ -57,7 +57,9 @@ def lock(run_dir: Path) -> None:
         pass
 
 
-def test_lock_that_is_a_link_is_refused_and_its_target_kept(run_dir: Path, victim: Path) -> None:
+def test_lock_that_is_a_link_is_refused_and_its_target_unchanged(
+    run_dir: Path, victim: Path
+) -> None:
     (run_dir / ".lock").symlink_to(victim)
     with pytest.raises(CheckpointError, match=r"\.lock: .* got a link"):
         lock(run_dir)
@@ -92,7 +94,7 @@ def test_leftovers_that_are_links_are_removed_and_not_followed(
 
 
 @pytest.mark.parametrize("name", ["pins.json", "index.json"])
-def test_files_of_a_run_are_written_through_no_link(name: str, run_dir: Path, victim: Path) -> None:
+def test_files_of_a_run_do_not_follow_links(name: str, run_dir: Path, victim: Path) -> None:
     """Neither through one of their own name nor through one of the temporary file's."""
     saved = checkpoint.verify(run_dir / checkpoint.save_name(3))
     (run_dir / f".{name}-{os.getpid()}").symlink_to(victim)
@@ -105,17 +107,17 @@ def test_files_of_a_run_are_written_through_no_link(name: str, run_dir: Path, vi
     assert saved.path.name in (run_dir / name).read_text()
 
 
-def test_pins_behind_a_dangling_link_are_not_taken_for_none(run_dir: Path) -> None:
+def test_pins_behind_a_dangling_link_are_an_error(run_dir: Path) -> None:
     """Else pruning deletes what was pinned."""
     (run_dir / "pins.json").symlink_to("nowhere.json")
     with pytest.raises(CheckpointError, match="got a link"):
         RunDir(run_dir).pins()
-    with pytest.raises(CheckpointError, match="no save is deleted"):
+    with pytest.raises(CheckpointError, match="no checkpoint is deleted"):
         RunDir(run_dir).prune(CheckpointConfig(keep=1))
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "dangling"])
-def test_save_is_written_through_no_link(kind: str, run_dir: Path, victim: Path) -> None:
+def test_save_does_not_follow_links(kind: str, run_dir: Path, victim: Path) -> None:
     target = {"file": victim, "folder": victim.parent, "dangling": victim.with_name("new")}[kind]
     (run_dir / checkpoint.save_name(4)).symlink_to(target)
     (run_dir / f".writing-{checkpoint.save_name(4)}-{os.getpid()}").symlink_to(target)
@@ -125,9 +127,7 @@ def test_save_is_written_through_no_link(kind: str, run_dir: Path, victim: Path)
     assert untouched(victim)
 
 
-def test_pruning_removes_the_link_and_not_the_save_it_leads_to(
-    run_dir: Path, tmp_path: Path
-) -> None:
+def test_pruning_removes_a_link_but_not_its_target(run_dir: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "other"
     elsewhere.mkdir()
     there = (run_dir / checkpoint.save_name(1)).rename(elsewhere / checkpoint.save_name(1))
@@ -138,7 +138,7 @@ def test_pruning_removes_the_link_and_not_the_save_it_leads_to(
     assert not os.path.lexists(run_dir / there.name)
 
 
-def test_run_that_is_set_aside_takes_links_along(run_dir: Path, victim: Path) -> None:
+def test_setting_aside_a_run_moves_its_links(run_dir: Path, victim: Path) -> None:
     (run_dir / "index.json").symlink_to(victim)
     (run_dir / "step-000000000009").symlink_to(victim.parent)
     aside = RunDir(run_dir).set_aside()
@@ -147,7 +147,7 @@ def test_run_that_is_set_aside_takes_links_along(run_dir: Path, victim: Path) ->
     assert untouched(victim)
 
 
-def test_writing_a_file_never_truncates_what_is_there(tmp_path: Path, victim: Path) -> None:
+def test_writing_a_file_never_truncates_an_existing_file(tmp_path: Path, victim: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot be written"):
         disk.write_file(victim, b"other")
     assert untouched(victim)
@@ -165,7 +165,7 @@ def spans(folder: Path) -> None:
 
 @pytest.mark.parametrize("write", [jsonl, spans])
 @pytest.mark.parametrize("name", ["metrics.jsonl", "metrics.jsonl.tmp"])
-def test_numbers_of_a_run_are_written_through_no_link(
+def test_metrics_of_a_run_do_not_follow_links(
     name: str, write: Callable[[Path], None], tmp_path: Path, victim: Path
 ) -> None:
     folder = tmp_path / "numbers"
@@ -179,14 +179,14 @@ def test_numbers_of_a_run_are_written_through_no_link(
     assert untouched(victim)
 
 
-def test_numbers_are_not_written_into_a_pipe(tmp_path: Path) -> None:
+def test_metrics_are_not_written_into_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "metrics.jsonl")
     with pytest.raises(ConfigError, match=r"metrics\.jsonl"):
         jsonl(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["videos", "replays", "wandb", ".wandb"])
-def test_run_that_continues_is_refused_where_a_folder_of_its_is_a_link(
+def test_resumed_run_is_refused_if_one_of_its_folders_is_a_link(
     name: str, tmp_path: Path, victim: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Films and what W&B keeps on the disk would be written behind it."""
@@ -202,7 +202,7 @@ def test_run_that_continues_is_refused_where_a_folder_of_its_is_a_link(
 
 
 @pytest.mark.parametrize("planted", ["run.json", "metrics.jsonl", "run.json.tmp"])
-def test_run_that_continues_writes_its_numbers_through_no_link(
+def test_resumed_run_writes_metrics_through_no_link(
     planted: str, tmp_path: Path, victim: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed = ["train", "env.id=Xor", *SMALL, f"data_dir={tmp_path}", "--checkpoint-dir"]
@@ -224,9 +224,7 @@ def record(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe"])
-def test_recording_is_appended_through_no_link_and_into_no_pipe(
-    kind: str, tmp_path: Path, victim: Path
-) -> None:
+def test_recording_refuses_links_and_pipes(kind: str, tmp_path: Path, victim: Path) -> None:
     path = tmp_path / "mine.rec"
     if kind == "pipe":
         os.mkfifo(path)
@@ -238,7 +236,7 @@ def test_recording_is_appended_through_no_link_and_into_no_pipe(
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_capture_of_a_run_is_written_through_no_link(
+def test_capture_of_a_run_does_not_follow_links(
     kind: str, tmp_path: Path, victim: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "samples.rec"
@@ -249,7 +247,7 @@ def test_capture_of_a_run_is_written_through_no_link(
 
 
 @pytest.mark.parametrize("prefix", ["", ".writing-"])
-def test_report_beside_a_checkpoint_is_written_through_no_link(
+def test_report_next_to_a_checkpoint_does_not_follow_links(
     prefix: str, xor_run: Path, tmp_path: Path, victim: Path
 ) -> None:
     shutil.copytree(xor_run, tmp_path / "run")
@@ -262,7 +260,7 @@ def test_report_beside_a_checkpoint_is_written_through_no_link(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", ".writing-"])
-def test_plot_is_written_through_no_link(
+def test_plot_does_not_follow_links(
     prefix: str, xor_run: Path, tmp_path: Path, victim: Path
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -273,19 +271,19 @@ def test_plot_is_written_through_no_link(
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_film_is_written_through_no_link(xor_run: Path, tmp_path: Path, victim: Path) -> None:
+def test_video_does_not_follow_links(xor_run: Path, tmp_path: Path, victim: Path) -> None:
     pytest.importorskip("PIL")
-    from enn_trainer.evaluation.video import open_film, unfinished
+    from enn_trainer.evaluation.video import open_video, temporary_path
 
     film = tmp_path / "film.gif"
-    unfinished(film).symlink_to(victim)
-    open_film(film)
+    temporary_path(film).symlink_to(victim)
+    open_video(film)
     assert untouched(victim)
-    assert not unfinished(film).is_symlink()
+    assert not temporary_path(film).is_symlink()
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "device"])
-def test_only_files_of_their_own_are_opened(kind: str, tmp_path: Path, victim: Path) -> None:
+def test_files_are_opened_safely(kind: str, tmp_path: Path, victim: Path) -> None:
     path = tmp_path / "planted"
     plant: dict[str, Callable[[], Any]] = {
         "link": lambda: path.symlink_to(victim),

@@ -94,7 +94,7 @@ WORKERS = [("Minefield", 1, 2), ("Duel", 2, 1)]
 @pytest.mark.parametrize(
     ("name", "first", "second"), [*((name, 1, 1) for name in ENV_REGISTRY), *WORKERS]
 )
-def test_every_example_resumes_to_the_bit(
+def test_every_example_resumes_bit_for_bit(
     tmp_path: Path, name: str, first: int, second: int
 ) -> None:
     """From the save of the first of two updates."""
@@ -150,7 +150,7 @@ def run_with_everything(tmp_path_factory: pytest.TempPathFactory) -> Straight:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stops", "processes"), [(24, 2), (48, 1), (72, 1)])
-def test_run_with_everything_resumes_to_the_bit(
+def test_run_with_all_features_resumes_bit_for_bit(
     tmp_path: Path, run_with_everything: Straight, stops: int, processes: int
 ) -> None:
     """Stopped before, at and after an evaluation; with others before and after."""
@@ -168,7 +168,7 @@ def test_run_with_everything_resumes_to_the_bit(
 
 
 @pytest.mark.slow
-def test_run_stops_where_it_would_have_stopped(tmp_path: Path) -> None:
+def test_resumed_run_stops_where_it_would_have_stopped(tmp_path: Path) -> None:
     """A condition looks at an evaluation of before the run was resumed."""
     settings = [*SMALL, "total_timesteps=240", "eval.steps=3", "eval.interval=1000"]
     first = ["eval.run_on_first_step=true", "capture_samples=rollouts.rec"]
@@ -181,7 +181,7 @@ def test_run_stops_where_it_would_have_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tensorboard_shows_no_number_twice(tmp_path: Path) -> None:
+def test_tensorboard_has_no_duplicate_values(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     go(tmp_path, Pasture, *SMALL, stops=0)
@@ -208,7 +208,7 @@ def pastures(config: Any, num_envs: int, processes: int, first: int) -> EnvList:
         (pastures, "env.id=Other", "env.id was "),
     ],
 )
-def test_new_episodes_begin_where_the_old_cannot_go_on(
+def test_episodes_restart_if_they_cannot_continue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], env: Any, change: str, why: str
 ) -> None:
     """They are a function of the save, and this is said."""
@@ -242,7 +242,7 @@ class Edited(PlainState, Meadow):
     ("old", "new", "processes"),
     [("bonus = 2.0", "bonus = 50.0", 1), ("= 2.0", "= 2.0\n        self.more = 1", 2)],
 )
-def test_code_of_the_world_that_was_edited_is_not_undone(
+def test_edited_environment_code_restarts_episodes(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -264,7 +264,7 @@ def test_code_of_the_world_that_was_edited_is_not_undone(
     go(tmp_path, edited(EDITED), stops=24)
     assert "its episodes go on" in capsys.readouterr().out
     resumed = go(tmp_path, edited(EDITED.replace(old, new)))
-    why = "episodes restart, because the world's code changed (edited_world.Edited)"
+    why = "episodes restart, because the environment's code changed (edited_world.Edited)"
     assert why in capsys.readouterr().out
     assert ("50.0" in new) == (resumed.state.metrics["reward.max"] > 40)
 
@@ -285,13 +285,13 @@ def test_failed_run_begins_new_episodes(tmp_path: Path, capsys: pytest.CaptureFi
     assert load_checkpoint(tmp_path / "run").state.envs is None
     go(tmp_path, Pasture)
     assert "resumed" in (said := capsys.readouterr().out)
-    assert "at step 24; episodes restart, because the save has none: " in said
-    assert "error" in said.partition("the save has none: ")[2]
+    assert "at step 24; episodes restart, because the checkpoint has none: " in said
+    assert "error" in said.partition("the checkpoint has none: ")[2]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_resumed_run_names_the_world_that_cannot_save_its_state_and_the_cure(
+def test_resumed_run_names_the_environment_without_state_and_a_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], processes: int
 ) -> None:
     def make(config: Any, num_envs: int, processes: int, first: int) -> Any:
@@ -302,7 +302,7 @@ def test_resumed_run_names_the_world_that_cannot_save_its_state_and_the_cure(
     for env, setting, name in (
         (Meadow, "seed=0", "Meadow"),
         (make, "env.id=tests/enn_trainer/worlds.py:Meadow", "Meadow"),
-        (make, "env.id=another", "this world"),
+        (make, "env.id=another", "this environment"),
     ):
         capsys.readouterr()
         go(tmp_path, env, setting, "total_timesteps=24")
@@ -314,14 +314,14 @@ class NotPlain(Pasture):
         return super().get_state() | {"what": (1, 2)}
 
 
-def test_state_that_cannot_be_saved_fails_the_run_before_it_begins(tmp_path: Path) -> None:
+def test_unserializable_state_fails_the_run_before_it_begins(tmp_path: Path) -> None:
     with pytest.raises(EntityEnvError, match=r"environment 0 \(NotPlain\): get_state: .* tuple"):
         go(tmp_path, NotPlain, *SMALL, stops=24)
     assert not list((tmp_path / "run").glob("step-*"))
 
 
 @pytest.mark.slow
-def test_vectorised_environments_of_ones_own_resume(tmp_path: Path) -> None:
+def test_custom_vectorised_environments_resume(tmp_path: Path) -> None:
     class Own(EnvList):
         def get_state(self) -> dict[str, Any] | None:
             state = super().get_state()
@@ -342,7 +342,7 @@ def test_vectorised_environments_of_ones_own_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_trainer_goes_on_with_the_episodes_that_another_one_saved(tmp_path: Path) -> None:
+def test_trainer_continues_episodes_that_another_saved(tmp_path: Path) -> None:
     """In the same process, and from no older save than the state is of."""
     go(tmp_path / "straight", Pasture, *SMALL)
     for steps_unsaved in (0, 1):

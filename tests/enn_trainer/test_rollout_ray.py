@@ -47,14 +47,14 @@ def _without_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_in_a_cluster")
-def test_a_run_on_a_cluster_learns_the_bits_of_one_process(tmp_path: Path) -> None:
+def test_a_run_on_a_cluster_learns_the_same_bits_as_one_process(tmp_path: Path) -> None:
     elsewhere = run_small(tmp_path / "ray", *RAY, env=Minefield)
     here = run_small(tmp_path / "here", env=Minefield)
     assert_same(elsewhere.state, here.state)
 
 
 @pytest.mark.usefixtures("_in_a_cluster")
-def test_a_run_that_loses_actors_learns_the_bits_of_one_that_loses_none(tmp_path: Path) -> None:
+def test_a_run_that_loses_actors_learns_the_same_bits(tmp_path: Path) -> None:
     kinds = {"kind": RayWorker, "kill": lambda worker: worker._ray.kill(worker._actor)}
     disturbed, undisturbed, losses = with_losses_and_without(tmp_path, 5, *RAY, **kinds)
     assert losses >= 5
@@ -62,8 +62,8 @@ def test_a_run_that_loses_actors_learns_the_bits_of_one_that_loses_none(tmp_path
 
 
 @pytest.mark.usefixtures("_in_a_cluster")
-def test_bad_settings_are_errors_that_name_them(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"rollout\.ray: .*VecMinefield, which steps where it is"):
+def test_invalid_ray_settings_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.ray: .*VecMinefield, which steps in"):
         run_small(tmp_path, *RAY, env=VecMinefield)
     with pytest.raises(ConfigError, match=r"rollout\.ray: expected a cluster with arm 2, for 2"):
         run_small(tmp_path, *RAY[::2], "rollout.ray_resources={arm: 1}", env=Minefield)
@@ -89,7 +89,7 @@ def children(pid: int) -> dict[int, str]:
 
 
 @pytest.mark.usefixtures("_without_token")
-def test_a_head_that_goes_away_ends_the_run_with_one_line_and_a_save(tmp_path: Path) -> None:
+def test_a_lost_cluster_head_ends_the_run_with_one_line_and_a_save(tmp_path: Path) -> None:
     (tmp_path / "slow_world.py").write_text(WORLD)
     saves = tmp_path / "saves"
     settings = [*SMALL, *RAY, "total_timesteps=10000000", "checkpoint.every_seconds=3600"]
@@ -140,8 +140,8 @@ def handed_on(config: EnvConfig, num_envs: int, processes: int, first: int) -> V
 
 
 @pytest.mark.usefixtures("_in_a_cluster")
-def test_a_factory_whose_environments_step_here_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"rollout\.ray: .*got EnvList, which steps where it is"):
+def test_a_factory_of_local_environments_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.ray: .*got EnvList, which steps in"):
         run_small(tmp_path, *RAY, env=own_factory)
     assert run_small(tmp_path, *RAY, "total_timesteps=24", env=handed_on).state.step == 24
 
@@ -157,14 +157,14 @@ class Locked(Minefield):
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        (RAY, r"^env: expected a world that can be sent .* at lock; make it where the world"),
+        (RAY, r"^env: expected an environment .* at lock; create it in the constructor"),
         (
             ("eval.ray=auto", "eval.steps=1"),
-            r"^eval\.ray: expected a world that can be sent .*\.lock; make it where the world",
+            r"^eval\.ray: expected an environment .*\.lock; create it in the constructor",
         ),
     ],
 )
-def test_a_world_that_cannot_be_sent_is_named_with_its_attribute(
+def test_an_unpicklable_environment_is_reported_with_its_attribute(
     tmp_path: Path, settings: tuple[str, ...], problem: str
 ) -> None:
     locked = partial(Locked, lock=threading.Lock())

@@ -18,8 +18,8 @@ from enn_trainer.checkpoints.migrate.config_diff import (
     FREE,
     REPORTED,
     changes,
-    fixed,
-    worth_a_line,
+    fixed_changes,
+    reported_changes,
 )
 from enn_trainer.checkpoints.run_dir import PINS, RunDir
 from enn_trainer.cli import run as enn
@@ -55,7 +55,7 @@ def steps(run_dir: Path) -> list[int]:
 # Flags
 
 
-def test_a_run_that_is_there_is_not_continued_without_a_word(
+def test_an_existing_run_is_not_continued_silently(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert enn(command(tmp_path)) == 0
@@ -75,7 +75,7 @@ def test_resume_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("more", [[], ["--resume-from", "other"]])
-def test_resume_with_nothing_there_is_refused(
+def test_resume_without_a_run_is_refused(
     more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_small(tmp_path, "total_timesteps=24", checkpoint_dir=tmp_path / "other")
@@ -86,7 +86,9 @@ def test_resume_with_nothing_there_is_refused(
 
 
 @pytest.mark.parametrize("flag", ["--resume", "--resume-or-start", "--force"])
-def test_a_flag_about_a_folder_needs_one(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_about_a_folder_requires_a_folder(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert f"{flag}: expected the folder" in refused(["train", *SMALL, flag], capsys)
 
 
@@ -98,7 +100,7 @@ def test_flags_that_contradict_each_other_are_refused(
     assert f"{other} and --force: expected one of them" in said
 
 
-def test_resume_or_start_begins_and_then_continues(
+def test_resume_or_start_starts_and_then_continues(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for total in (24, 48):
@@ -108,7 +110,7 @@ def test_resume_or_start_begins_and_then_continues(
 
 
 @pytest.mark.slow
-def test_force_starts_over_and_sets_aside_what_was_there(
+def test_force_starts_over_and_sets_aside_the_old_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"
@@ -135,16 +137,14 @@ def test_force_twice_within_a_second_keeps_both_runs(tmp_path: Path) -> None:
     assert [steps(aside)[-1] for aside in asides] == [24, 24]
 
 
-def test_force_where_nothing_is_just_begins(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_force_without_a_run_starts_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert enn(command(tmp_path, "--force")) == 0
     assert "the run that was here" not in capsys.readouterr().out
     assert not list((tmp_path / "run").glob(".replaced-*"))
 
 
 @pytest.mark.parametrize("moved", range(5))
-def test_a_run_that_cannot_be_set_aside_loses_nothing(
+def test_failing_to_set_aside_a_run_loses_nothing(
     moved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is moved before a move fails, the newest saves are those that stay."""
@@ -170,7 +170,7 @@ def test_a_run_that_cannot_be_set_aside_loses_nothing(
     ]
 
 
-def test_a_save_with_a_pickle_in_it_is_set_aside_like_others(tmp_path: Path) -> None:
+def test_a_save_with_a_pickle_is_set_aside(tmp_path: Path) -> None:
     save = writer.save(tmp_path, 1, {"a": b"b"}, "test").path
     (save / "state.agent.pickle").write_bytes(b"")
     assert RunDir(tmp_path).all_saves() == [save]
@@ -179,7 +179,7 @@ def test_a_save_with_a_pickle_in_it_is_set_aside_like_others(tmp_path: Path) -> 
     assert RunDir(aside).all_saves() == [aside / save.name]
 
 
-def test_pins_are_set_aside_also_if_only_they_could_not_be_at_first(
+def test_pins_are_set_aside_after_a_failed_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the saves of the next run, which have the same names, would be pinned."""
@@ -195,7 +195,7 @@ def test_pins_are_set_aside_also_if_only_they_could_not_be_at_first(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", failing)
-        with pytest.raises(CheckpointError, match="what was not moved is there"):
+        with pytest.raises(CheckpointError, match="files that were not moved are there"):
             RunDir(tmp_path).set_aside()
     assert RunDir(tmp_path).all_saves() == []
     aside = RunDir(tmp_path).set_aside()
@@ -229,7 +229,7 @@ class NoReset(Meadow):
         raise ZeroDivisionError("mine")
 
 
-def test_nothing_is_set_aside_for_a_world_that_cannot_begin(tmp_path: Path) -> None:
+def test_nothing_is_set_aside_if_the_environment_fails(tmp_path: Path) -> None:
     train(manager(tmp_path, "continue"), Meadow)
     before = tree(tmp_path / "run")
     with pytest.raises(ZeroDivisionError):
@@ -237,7 +237,7 @@ def test_nothing_is_set_aside_for_a_world_that_cannot_begin(tmp_path: Path) -> N
     assert tree(tmp_path / "run") == {**before, ".lock": ANY}
 
 
-def test_what_was_set_aside_is_put_back_if_the_new_run_cannot_be_saved(
+def test_the_old_run_is_restored_if_the_new_run_cannot_be_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(manager(tmp_path, "continue"), Meadow)
@@ -270,7 +270,7 @@ def test_force_may_start_from_a_save_of_the_run_that_it_replaces(
 
 
 @pytest.mark.slow
-def test_what_is_in_the_folder_wins_over_resume_from(
+def test_a_run_in_the_folder_takes_precedence_over_resume_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert enn(command(tmp_path)) == 0
@@ -286,7 +286,7 @@ def test_what_is_in_the_folder_wins_over_resume_from(
 # What counts as a run
 
 
-def test_damaged_saves_are_a_run_that_is_not_overwritten(
+def test_damaged_saves_are_not_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert enn(command(tmp_path)) == 0
@@ -297,7 +297,7 @@ def test_damaged_saves_are_a_run_that_is_not_overwritten(
     assert enn(command(tmp_path, "--force")) == 0
 
 
-def test_a_run_of_the_published_program_is_not_started_over_beside_its_saves(
+def test_a_run_of_0_1_16_is_not_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old = tmp_path / "run/latest-step000000004096"
@@ -309,7 +309,7 @@ def test_a_run_of_the_published_program_is_not_started_over_beside_its_saves(
     assert tree(aside) == before
 
 
-def test_other_folders_are_no_run(tmp_path: Path) -> None:
+def test_other_folders_are_not_runs(tmp_path: Path) -> None:
     """A higher number in a foreign name hides nothing, and is no reason to begin at step 0."""
     run_dir = tmp_path / "run"
     for name in ("best-step000000000099", "step-12", "checkpoint-000000000099", ".writing-x"):
@@ -322,13 +322,13 @@ def test_other_folders_are_no_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", [[], ["--resume"], ["--force"]])
-def test_a_save_is_no_folder_for_a_run(
+def test_a_save_is_refused_as_the_folder_of_a_run(
     flag: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert enn(command(tmp_path)) == 0
     save = str(RunDir(tmp_path / "run").saved_paths()[0])
     said = refused(["train", *SMALL, "--checkpoint-dir", save, *flag], capsys)
-    assert "is one of its saves" in said
+    assert "got a checkpoint" in said
 
 
 # In Python
@@ -354,7 +354,7 @@ def test_managers_have_the_same_rules(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run").glob(".replaced-*"))) == 1, "its own saves stay"
 
 
-def test_an_unknown_word_for_what_is_there_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_value_of_existing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"existing: expected one of continue, .* got 'force'"):
         manager(tmp_path, "force")
 
@@ -363,7 +363,7 @@ def test_an_unknown_word_for_what_is_there_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_changes_from_the_save_is_said(
+def test_changed_settings_are_reported_on_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert enn(command(tmp_path)) == 0
@@ -377,7 +377,7 @@ def test_what_changes_from_the_save_is_said(
     ]
 
 
-def test_nothing_is_said_where_nothing_changes(
+def test_unchanged_settings_are_not_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kwargs = 'env.kwargs={"a":1}'
@@ -422,7 +422,7 @@ def kind_of(path: str) -> str:
     setattr(section, name, other)
     found = changes(WHOLE, changed)
     assert [change.path for change in found] == [path]
-    return "refused" if fixed(found) else "reported" if worth_a_line(found) else "free"
+    return "refused" if fixed_changes(found) else "reported" if reported_changes(found) else "free"
 
 
 @pytest.mark.parametrize("path", list(leaves(WHOLE)))
@@ -437,7 +437,7 @@ def test_every_field_is_refused_reported_or_free_for_a_reason(path: str) -> None
     assert len(rows) <= 1
 
 
-def test_reasons_are_about_fields_that_there_are() -> None:
+def test_documented_reasons_name_existing_fields() -> None:
     known = {*leaves(WHOLE), *SECTIONS, "checkpoint"}
     assert {*FIXED, *FREE, *REPORTED} <= known
     assert {kind_of(path) for path in leaves(WHOLE)} == {"refused", "reported", "free"}

@@ -76,7 +76,7 @@ def configured(*overrides: str) -> TrainConfig:
     return load_config(TrainConfig, None, [*SMALL, *overrides])
 
 
-def test_every_number_of_the_configuration_can_follow_a_schedule_or_says_why_not() -> None:
+def test_every_numeric_setting_can_be_scheduled_or_has_a_reason() -> None:
     """A new one is added to EFFECTS if updates read it, else to `TrainConfig.fixed_during_run`."""
     fixed = tuple(TrainConfig.fixed_during_run())
     numbers = {
@@ -134,7 +134,7 @@ def constant(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EFFECTS)
-def test_a_schedule_is_obeyed_from_its_step_on(
+def test_a_schedule_applies_from_its_step(
     tmp_path: Path,
     path: str,
     constant: Callable[[str], tuple[list[str], dict[int, torch.Tensor]]],
@@ -150,7 +150,7 @@ def test_a_schedule_is_obeyed_from_its_step_on(
 
 
 @pytest.mark.slow
-def test_a_resumed_run_evaluates_when_a_straight_one_does(tmp_path: Path) -> None:
+def test_a_resumed_run_evaluates_at_the_same_steps(tmp_path: Path) -> None:
     """The clock goes by the interval of now, not by that of the beginning."""
     schedule = "eval.interval=step: 24@0 step 96@40"
     settings = ["eval.steps=2", schedule, "total_timesteps=120"]
@@ -161,7 +161,7 @@ def test_a_resumed_run_evaluates_when_a_straight_one_does(tmp_path: Path) -> Non
     )
 
 
-def test_a_target_that_is_new_in_a_resumed_run_begins_with_the_coefficient_of_now(
+def test_a_new_entropy_target_in_a_resumed_run_starts_with_the_current_coefficient(
     tmp_path: Path,
 ) -> None:
     schedule = "ppo.ent_coef=step: 0.5@0 step 0.01@24"
@@ -172,7 +172,7 @@ def test_a_target_that_is_new_in_a_resumed_run_begins_with_the_coefficient_of_no
     assert tuned_coef(saves.state.ent_tunings["walk"]).item() == pytest.approx(0.01)
 
 
-def test_the_first_update_has_the_value_of_the_beginning(tmp_path: Path) -> None:
+def test_the_first_update_has_the_initial_value(tmp_path: Path) -> None:
     still = run_small(tmp_path, "total_timesteps=24", "optim.lr=0")
     scheduled = run_small(tmp_path, "total_timesteps=24", "optim.lr=step: 0@0 lin 0.1@24")
     assert torch.equal(weights(still), weights(scheduled))
@@ -192,7 +192,7 @@ def test_a_schedule_is_not_annealed_as_well(tmp_path: Path, extra: tuple[str, ..
 
 
 @pytest.mark.parametrize("step", [0, 24, 48])
-def test_a_straight_line_to_the_end_is_annealing(step: int) -> None:
+def test_a_linear_schedule_equals_annealing(step: int) -> None:
     scheduled = configured("optim.lr=step: 0.001@0 0@72", "ppo.ent_coef=step: 0.2@0 0@72")
     annealed = configured("ppo.ent_anneal_power=1")
     assert rates_at(at(scheduled, step), step, 0.0) == pytest.approx(
@@ -207,7 +207,7 @@ def test_warm_up_rises_to_the_value_of_the_schedule() -> None:
     assert rates_at(at(config, 48), 48, 0.0).lr == 0.2
 
 
-def test_a_coefficient_below_zero_is_meant() -> None:
+def test_a_negative_coefficient_is_allowed() -> None:
     """It makes a policy more certain; annealing brings it to 0 all the same."""
     assert rates_at(configured("ppo.ent_coef=-0.5"), 24, 0.0).ent_coef == pytest.approx(
         -0.5 * (2 / 3) ** 8
@@ -237,7 +237,7 @@ def test_evaluations_come_at_scheduled_intervals(
     assert evaluated == ["0", "24", "72", "120", "144"]
 
 
-def test_trackers_get_the_text_once_and_the_value_of_every_update(tmp_path: Path) -> None:
+def test_trackers_log_the_schedule_once_and_every_value(tmp_path: Path) -> None:
     manager = run_small(tmp_path, "optim.lr=step: 0.75@0 lin 0@96", "optim.bs=step: 4@0 lin 12@96")
     log_dir = tmp_path / "runs" / manager.state.run_name
     events = read(log_dir)
@@ -268,7 +268,7 @@ SCHEDULES = [
 
 
 @pytest.mark.slow
-def test_a_resumed_run_sees_the_schedules_of_one_that_went_straight_on(tmp_path: Path) -> None:
+def test_a_resumed_run_follows_the_same_schedules(tmp_path: Path) -> None:
     """To the last bit. In this world nothing is random, and every rollout is one episode."""
     settings = [*BANDIT, *SCHEDULES, f"data_dir={tmp_path}"]
     straight = StateManager(overrides=settings, checkpoint_dir=tmp_path / "straight")
@@ -285,7 +285,7 @@ def test_a_resumed_run_sees_the_schedules_of_one_that_went_straight_on(tmp_path:
     assert flatten_config(resumed.config) == flatten_config(straight.config)
 
 
-def test_a_save_keeps_the_schedule_not_the_value_of_the_moment(tmp_path: Path) -> None:
+def test_a_save_contains_the_schedule_not_its_current_value(tmp_path: Path) -> None:
     run_small(tmp_path, SCHEDULES[0], checkpoint_dir=tmp_path / "run")
     *_, save = sorted((tmp_path / "run").glob("step-*"))
     text = SCHEDULES[0].split("=")[1]
@@ -294,7 +294,7 @@ def test_a_save_keeps_the_schedule_not_the_value_of_the_moment(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_only_another_schedule_differs_from_the_configuration_that_is_resumed(
+def test_only_a_changed_schedule_is_reported_on_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All of these begin with the same value."""
@@ -330,7 +330,7 @@ THEIRS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", [False, True], ids=["as loaded", "changed after loading"])
-def test_a_manager_of_hyperstate_hands_its_schedules_on_and_gets_them_back(
+def test_a_hyperstate_manager_passes_its_schedules_and_gets_them_back(
     hyperstate: Any, tmp_path: Path, changed: bool
 ) -> None:
     overrides = [*SMALL, f"data_dir={tmp_path}", *THEIRS]
@@ -355,11 +355,11 @@ def test_a_manager_of_hyperstate_hands_its_schedules_on_and_gets_them_back(
     assert flatten_config(again) == flatten_config(theirs.config)
 
 
-def test_a_schedule_of_hyperstate_on_what_is_fixed_is_refused(
+def test_a_hyperstate_schedule_of_a_fixed_setting_is_refused(
     hyperstate: Any, tmp_path: Path
 ) -> None:
     overrides = [*SMALL, f"data_dir={tmp_path}", 'rollout.steps="step: 4@0 lin 8@72"']
     theirs = hyperstate.StateManager(TrainConfig, State, init_train_state, overrides=overrides)
     assert theirs.config.rollout.steps == 4
-    with pytest.raises(ConfigError, match=r"rollout\.steps='step: .* the environments are made"):
+    with pytest.raises(ConfigError, match=r"rollout\.steps='step: .* environments are created"):
         train(theirs, Meadow)

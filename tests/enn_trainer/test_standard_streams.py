@@ -36,7 +36,7 @@ def train_arguments(folder: Path, *more: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("closed", "processes"), [("stdout", 1), ("stderr", 1), ("stdout", 2)])
-def test_run_goes_on_when_nobody_reads_what_its_environment_prints(
+def test_run_continues_when_output_of_its_environment_is_not_read(
     tmp_path: Path, closed: str, processes: int
 ) -> None:
     """Training, and saving at the end, as after `| head`."""
@@ -60,7 +60,7 @@ def test_run_goes_on_when_nobody_reads_what_its_environment_prints(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["BrokenPipeError", "KeyboardInterrupt", "SystemExit"])
-def test_no_exception_of_an_environment_is_taken_for_the_end_of_a_run(
+def test_exceptions_of_an_environment_do_not_look_like_the_end_of_a_run(
     tmp_path: Path, kind: str
 ) -> None:
     arguments = train_arguments(tmp_path, f'env.kwargs={{"kind": "{kind}"}}')
@@ -88,7 +88,7 @@ def test_exit_in_a_constructor_is_an_error_of_every_command(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_command_whose_reader_leaves_ends_quietly() -> None:
+def test_command_with_a_closed_pipe_ends_quietly() -> None:
     process = start_program([*ENN, "envs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()

@@ -57,7 +57,7 @@ def test_steps_and_seconds_count_from_the_beginning_of_the_run() -> None:
     assert Seconds(1.5).is_met(Now(0, 1.5, {}, frozenset(), 0), {})
 
 
-def test_plateau_is_so_many_values_near_the_one_before_them() -> None:
+def test_plateau_is_patience_values_near_the_reference() -> None:
     values = [1.0, 2.0, 2.001, 1.999, 3.0, 3.0, 3.0, 3.001]
     assert first_met(Plateaus("x", patience=3), values) == 8
     assert first_met(Plateaus("x", patience=2), values) == 4
@@ -109,7 +109,7 @@ def test_condition_that_is_part_of_another_one_twice_counts_once(
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_values_that_are_not_finite_begin_anew(bad: float) -> None:
+def test_values_that_are_not_finite_restart_the_count(bad: float) -> None:
     for kind in (Plateaus, StopsRising, StopsFalling):
         condition = kind("x", patience=3)
         assert first_met(condition, [1.0, bad, bad, bad, bad]) == 6
@@ -117,7 +117,7 @@ def test_values_that_are_not_finite_begin_anew(bad: float) -> None:
         assert first_met(condition, [1.0, 1.0, 1.0, bad, 1.0, 1.0, 1.0, 1.0]) == 8
 
 
-def test_nothing_makes_no_condition() -> None:
+def test_no_conditions_combine_to_none() -> None:
     assert any_of([]) is None
     assert any_of([Steps(1), Steps(2)]) == Steps(1) | Steps(2)
     assert str(any_of([Steps(i) for i in range(3)])) == "step >= 0 or step >= 1 or step >= 2"
@@ -144,7 +144,7 @@ def test_bounds_are_read_from_text() -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "x > 1", "x >= ", ">= 1", "x >= nan", "x >= one", "a b >= 1"]
 )
-def test_text_that_is_no_bound_is_refused(text: str) -> None:
+def test_invalid_bounds_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"stop\[2\]: expected a metric and a bound"):
         read_bound(text, "stop[2]")
 

@@ -56,7 +56,7 @@ def test_a_run_is_a_function_of_its_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_processes_change_nothing_at_all(tmp_path: Path) -> None:
+def test_results_are_identical_for_any_number_of_processes(tmp_path: Path) -> None:
     """Of two workers that have three and two environments."""
     five = ["rollout.num_envs=5", "optim.bs=10", "total_timesteps=60"]
     one, two = (run_small(tmp_path, *five, f"rollout.processes={n}") for n in (1, 2))
@@ -109,13 +109,13 @@ def test_max_train_time_counts_the_time_before_a_restart(tmp_path: Path) -> None
     assert 2 <= longer.state.time_used < first.state.time_used + 3
 
 
-def test_training_time_is_that_of_the_clock(tmp_path: Path) -> None:
+def test_training_time_is_wall_time(tmp_path: Path) -> None:
     start = time.monotonic()
     used = run_small(tmp_path).state.time_used
     assert 0 < used <= time.monotonic() - start
 
 
-def test_run_is_called_after_world_name_seed_and_trial(tmp_path: Path) -> None:
+def test_run_is_named_after_environment_name_seed_and_trial(tmp_path: Path) -> None:
     """Its metrics are beside its saves, and a resumed run appends to them."""
     where: dict[str, Any] = {"checkpoint_dir": tmp_path / "run"}
     options = ["name=mine", "trial=7", "seed=3"]
@@ -135,7 +135,7 @@ def test_input_statistics_change_once_per_update(tmp_path: Path) -> None:
     assert embedding.by_type["/__global__"].norm.count.item() == 6 + 3 * 24
 
 
-def test_the_first_rollout_is_known_before_anything_is_learnt_from_it(
+def test_input_statistics_include_the_first_rollout_before_learning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What changes with time is the same in all first frames; later rollouts are known after."""
@@ -220,7 +220,7 @@ def test_loaded_agent_acts_without_side_effects(tmp_path: Path) -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_agent_shows_probabilities_of_legal_choices(tmp_path: Path) -> None:
+def test_agent_returns_probabilities_of_legal_choices(tmp_path: Path) -> None:
     run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     agent = load_agent(tmp_path / "run", deterministic=True)
     env = Meadow()
@@ -247,7 +247,7 @@ def test_hyperstate_manager_is_accepted_and_shows_the_result(
     assert torch.equal(weights(theirs), weights(run_small(tmp_path, "seed=2")))
 
 
-def test_state_that_a_hyperstate_manager_has_made_gets_the_parts_of_every_state(
+def test_state_of_a_hyperstate_manager_gets_the_common_parts(
     hyperstate: Any, tmp_path: Path
 ) -> None:
     def initial_state(config: TrainConfig, ctx: dict[str, Any]) -> State:
@@ -271,7 +271,9 @@ def test_result_is_the_mean_return(tmp_path: Path) -> None:
     assert result.checkpoint is None
 
 
-def test_another_world_than_the_checkpoint_is_refused_with_the_difference(tmp_path: Path) -> None:
+def test_another_environment_than_the_checkpoint_is_refused_with_the_difference(
+    tmp_path: Path,
+) -> None:
     run_small(tmp_path, checkpoint_dir=tmp_path / "run")
 
     class Larger(Meadow):
@@ -285,7 +287,7 @@ def test_another_world_than_the_checkpoint_is_refused_with_the_difference(tmp_pa
 
 
 @pytest.mark.slow
-def test_order_of_types_and_features_means_nothing_to_a_run_that_continues(tmp_path: Path) -> None:
+def test_resumed_run_ignores_the_order_of_types_and_features(tmp_path: Path) -> None:
     """A network is wired by name: the same is learnt in a world that lists them otherwise."""
 
     class Turned(Meadow):
@@ -321,7 +323,7 @@ def test_order_of_types_and_features_means_nothing_to_a_run_that_continues(tmp_p
     assert measured[0] == measured[1]
 
 
-def test_own_network_is_trained_saved_and_resumed(tmp_path: Path) -> None:
+def test_custom_network_is_trained_saved_and_resumed(tmp_path: Path) -> None:
     env = Meadow()
 
     def network() -> RogueNet:
@@ -339,7 +341,7 @@ def test_own_network_is_trained_saved_and_resumed(tmp_path: Path) -> None:
     assert resumed.state.step == 72
 
 
-def test_nothing_is_dropped_while_acting(tmp_path: Path) -> None:
+def test_dropout_is_off_while_acting(tmp_path: Path) -> None:
     """From the first rollout on: else the policy that learns is not the one that acted."""
     seen = set()
 
@@ -368,7 +370,7 @@ def test_nothing_is_dropped_while_acting(tmp_path: Path) -> None:
         ('env.kwargs={"speed": 3}', "env.kwargs"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_one_line(
+def test_invalid_settings_are_refused_in_one_line(
     tmp_path: Path, override: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as error:
@@ -388,7 +390,7 @@ def test_environment_that_raises_keeps_its_traceback_and_is_located(tmp_path: Pa
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_prints_the_path(tmp_path: Path) -> None:
     process = start_program(
         [
             *[*ENN, "train", "env.id=MoveToOrigin", *SMALL],
@@ -425,7 +427,7 @@ def test_environment_that_draws_from_the_global_generator_is_reproducible(tmp_pa
     assert torch.equal(weights(first), weights(again))
 
 
-def test_run_leaves_global_generators_as_they_were(tmp_path: Path) -> None:
+def test_run_leaves_global_generators_unchanged(tmp_path: Path) -> None:
     random.seed(3)
     expected = random.getstate()
     run_small(tmp_path)
@@ -442,14 +444,14 @@ def test_settings_of_the_optimizer_can_change_at_resume(tmp_path: Path) -> None:
     assert not torch.equal(*map(weights, results))
 
 
-def test_network_of_a_run_that_continues_cannot_change(tmp_path: Path) -> None:
+def test_network_of_a_resumed_run_cannot_change(tmp_path: Path) -> None:
     run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"net.d_model: expected 8 .* got 12") as error:
         run_small(tmp_path, "net.d_model=12", checkpoint_dir=tmp_path / "run")
     assert "\n" not in str(error.value)
 
 
-def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_mismatched_weights_are_refused_in_one_line(tmp_path: Path) -> None:
     run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     env = Meadow()
     other = RogueNet(RogueNetConfig(d_model=4), env.obs_space(), env.action_space(), {"value": 1})
@@ -477,7 +479,7 @@ def test_statistics_start_once(tmp_path: Path) -> None:
     assert embedding.by_type["/__global__"].norm.count.item() == 6 + 24
 
 
-def test_untouched_configuration_of_a_hyperstate_manager_gives_way_to_the_saved_one(
+def test_unchanged_hyperstate_configuration_yields_to_the_saved_one(
     hyperstate: Any, tmp_path: Path
 ) -> None:
     run_small(tmp_path, checkpoint_dir=tmp_path / "run")
@@ -495,7 +497,7 @@ def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["actions", "entities"])
-def test_world_with_nothing_in_it_is_refused(tmp_path: Path, what: str) -> None:
+def test_environment_without_entities_or_actions_is_refused(tmp_path: Path, what: str) -> None:
     class Empty(Meadow):
         def obs_space(self) -> ObsSpace:
             return ObsSpace() if what == "entities" else super().obs_space()
@@ -504,14 +506,14 @@ def test_world_with_nothing_in_it_is_refused(tmp_path: Path, what: str) -> None:
             space = super().action_space()
             return {} if what == "actions" else {"walk": space["walk"]}
 
-    with pytest.raises(ConfigError, match="env: expected a world"):
+    with pytest.raises(ConfigError, match=f"env: expected .*{what}"):
         run_small(tmp_path, env=Empty)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("kind", [CategoricalActionSpace, GlobalCategoricalActionSpace])
-def test_action_without_labels_is_refused_before_a_network_is_made(
+def test_action_without_labels_is_refused_before_a_network_is_created(
     tmp_path: Path, kind: Any, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Speechless(Meadow):
@@ -523,7 +525,7 @@ def test_action_without_labels_is_refused_before_a_network_is_made(
         run_small(tmp_path, f"rollout.processes={processes}", env=Speechless)
 
 
-def test_environment_may_use_seed_as_a_name_of_its_own(tmp_path: Path) -> None:
+def test_environment_may_have_an_attribute_named_seed(tmp_path: Path) -> None:
     class Seeded(Xor):
         def __init__(self) -> None:
             self.seed = 3  # type: ignore[assignment,method-assign]

@@ -47,7 +47,7 @@ def parameters(path: Path) -> dict[int, list[Mapping[str, Any]]]:
 
 
 @pytest.mark.slow
-def test_a_run_is_the_same_in_any_number_of_processes_and_made_anew(tmp_path: Path) -> None:
+def test_a_varied_run_is_reproducible_with_any_number_of_processes(tmp_path: Path) -> None:
     runs = []
     for name, env, processes in [
         ("one", Minefield, 1),
@@ -63,7 +63,7 @@ def test_a_run_is_the_same_in_any_number_of_processes_and_made_anew(tmp_path: Pa
         assert drawn == runs[0][1]
 
 
-def test_the_first_episodes_of_a_run_have_arguments_of_their_own(tmp_path: Path) -> None:
+def test_the_first_episodes_of_a_run_have_different_arguments(tmp_path: Path) -> None:
     run_small(tmp_path, *VARY, "capture_samples=a.rec", env=Minefield)
     first = [drawn[0] for drawn in parameters(tmp_path / "a.rec").values()]
     variation, seed = Variation.of(SAMPLERS), derive_seed(1, "rollout", 0)
@@ -73,7 +73,7 @@ def test_the_first_episodes_of_a_run_have_arguments_of_their_own(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("env", "stop"), [(Minefield, 24), (MadeAnew, 48), (MadeAnew, 72)])
-def test_a_run_ended_by_sigterm_in_mid_episode_resumes_to_the_bit(
+def test_a_run_ended_by_sigterm_mid_episode_resumes_bit_for_bit(
     tmp_path: Path, env: type[Minefield], stop: int
 ) -> None:
     """Before, at and after a change of what is drawn."""
@@ -111,7 +111,7 @@ class KillsWorker(Callback):
 
 
 @pytest.mark.slow
-def test_workers_that_are_replaced_draw_as_the_lost_ones_would_have(
+def test_replaced_workers_draw_the_same_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills, begin = KillsWorker(), WorkerProcess.__init__
@@ -154,7 +154,7 @@ def test_all_sides_of_matches_against_a_pool_have_the_same_arguments(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_run_against_a_pool_resumes_with_its_arguments_to_the_bit(tmp_path: Path) -> None:
+def test_a_run_against_a_pool_resumes_with_its_arguments_bit_for_bit(tmp_path: Path) -> None:
     settings = [*POOL, SQUADS, "total_timesteps=864"]
     straight = go(tmp_path / "straight", Duel, *settings)
     stopped = go(tmp_path / "resumed", Duel, *settings, stops=288)
@@ -163,7 +163,7 @@ def test_a_run_against_a_pool_resumes_with_its_arguments_to_the_bit(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_an_evaluation_is_the_same_to_the_bit_whatever_varies_in_training(tmp_path: Path) -> None:
+def test_an_evaluation_is_independent_of_varied_training_arguments(tmp_path: Path) -> None:
     evals = ["eval.episodes=12", "eval.interval=1000", "eval.num_envs=4"]
     found = []
     for more in [], VARY[:1], ['env.vary.max_mines="0"']:
@@ -176,7 +176,7 @@ def test_an_evaluation_is_the_same_to_the_bit_whatever_varies_in_training(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_run_without_samplers_is_the_run_of_before(tmp_path: Path) -> None:
+def test_a_run_without_samplers_is_unchanged(tmp_path: Path) -> None:
     """Also where the arguments vary by nothing."""
     plain, constant, empty = (
         run_small(tmp_path / name, VARY[1], *more, env=Minefield)

@@ -20,7 +20,7 @@ EVAL = ["eval.steps=4", "eval.interval=48", "eval.num_envs=2"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [VecMinefield, VecMultiSnake])
-def test_a_resumed_run_is_the_one_that_went_on(tmp_path: Path, env: Any) -> None:
+def test_a_resumed_varied_run_equals_the_uninterrupted_run(tmp_path: Path, env: Any) -> None:
     """In the middle of its episodes."""
     settings = [*SMALL, *EVAL, "total_timesteps=96", f"data_dir={tmp_path}"]
     manager = StateManager(overrides=settings, checkpoint_dir=tmp_path / "straight")
@@ -36,7 +36,7 @@ def test_a_resumed_run_is_the_one_that_went_on(tmp_path: Path, env: Any) -> None
 
 
 @pytest.mark.slow
-def test_a_vectorised_world_of_a_module_is_trained_in(
+def test_a_vectorised_environment_of_a_module_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -51,12 +51,14 @@ def test_a_vectorised_world_of_a_module_is_trained_in(
     )
 
 
-def test_a_vectorised_world_is_not_played_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vectorised_environment_cannot_be_played_by_hand(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert enn(["play", "entity_env.examples:VecMinefield"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "error: ENV: expected what makes an Environment or a Match, got "
-        "entity_env.examples:VecMinefield, which makes many at once"
+        "error: ENV: expected a class or function that creates an Environment or a Match, got "
+        "entity_env.examples:VecMinefield, which is vectorised"
     )
     assert enn(["check", "entity_env.examples:VecMinefield"]) == 1
     assert "expected an Environment or a Match, got VecMinefield" in capsys.readouterr().out
@@ -76,6 +78,6 @@ def test_the_number_of_processes_and_partial_arguments() -> None:
     np.testing.assert_array_equal(part.features["Vehicle"].values, expected)
 
 
-def test_arguments_that_are_taken_already_are_refused() -> None:
+def test_reserved_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"env\.kwargs: multiple values for argument 'num_envs'"):
         env_factory(VecMinefield)(EnvConfig(kwargs='{"num_envs": 3}'), 4, 1, 0)

@@ -49,7 +49,7 @@ def assert_each_optimizer_trains_its_own(state: State) -> None:
     assert state.value_function.config.n_layer == 2
 
 
-def test_value_network_is_found_in_a_network_wired_to_another_world() -> None:
+def test_value_network_is_found_in_a_network_wired_to_another_environment() -> None:
     world = Meadow()
     both = RogueNetWithValueNet(
         RogueNetConfig(), RogueNetConfig(d_model=16), world.obs_space(), world.action_space()
@@ -73,7 +73,7 @@ def test_value_network_has_its_own_size_and_optimizer_before_and_after_resume(
     assert not torch.equal(weights(resumed.state.value_function), saved)
 
 
-def test_without_it_one_optimizer_trains_everything(tmp_path: Path) -> None:
+def test_without_vf_net_one_optimizer_trains_everything(tmp_path: Path) -> None:
     state = run_small(tmp_path, "total_timesteps=24").state
     assert isinstance(state.agent, RogueNet)
     assert (state.value_function, state.vf_optimizer) == (None, None)
@@ -81,7 +81,7 @@ def test_without_it_one_optimizer_trains_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_resumed_run_is_the_straight_one_to_the_last_bit(tmp_path: Path) -> None:
+def test_resumed_run_with_vf_net_equals_the_uninterrupted_run(tmp_path: Path) -> None:
     """Weights, statistics and the moments of both optimizers."""
     straight, resumed = straight_and_resumed(tmp_path, *APART, "optim.lr_warmup_steps=30")
     assert len(straight.optimizers()) == 2
@@ -128,7 +128,7 @@ def test_gradients_are_clipped_and_reported_apart(tmp_path: Path) -> None:
     assert norms()[1] == 0.0
 
 
-def test_each_gradient_has_the_norm_to_itself(tmp_path: Path) -> None:
+def test_each_network_has_its_own_gradient_norm(tmp_path: Path) -> None:
     """A step of plain gradient descent is as long as the gradient after clipping."""
     settings = ["total_timesteps=24", "optim.name=SGD", "optim.lr=1", "optim.anneal_lr=false"]
     settings += ["optim.update_epochs=1", "optim.bs=24", "optim.max_grad_norm=0.0001", *APART]
@@ -167,7 +167,7 @@ def test_loaded_agent_predicts_with_the_value_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_evaluated_against_itself(tmp_path: Path) -> None:
+def test_agent_with_vf_net_is_evaluated_against_itself(tmp_path: Path) -> None:
     run_small(tmp_path, *APART, checkpoint_dir=tmp_path / "run")
     evaluation = ["eval.steps=4", "eval.interval=24", f'eval.opponent="{tmp_path / "run"}"']
     plain, evaluated = run_small(tmp_path, *APART), run_small(tmp_path, *APART, *evaluation)
@@ -183,7 +183,7 @@ def test_it_is_evaluated_against_itself(tmp_path: Path) -> None:
         (APART, ["vf_net=None"], "vf_net: expected RogueNetConfig.* got None"),
     ],
 )
-def test_value_network_of_a_run_that_continues_cannot_change(
+def test_value_network_of_a_resumed_run_cannot_change(
     tmp_path: Path, before: list[str], after: list[str], message: str
 ) -> None:
     run_small(tmp_path, *before, checkpoint_dir=tmp_path / "run")
@@ -192,18 +192,18 @@ def test_value_network_of_a_run_that_continues_cannot_change(
     assert "\n" not in str(error.value)
 
 
-def test_its_settings_are_named_by_their_own_section(tmp_path: Path) -> None:
+def test_settings_of_vf_net_are_named_by_their_section(tmp_path: Path) -> None:
     translation = 'translation={"reference_entity": "Sun", "position_features": ["x"]}'
     for section in ("net", "vf_net"):
         with pytest.raises(ConfigError, match=f"^{section}: translation.reference_entity"):
             run_small(tmp_path, *APART, f"{section}.{translation}")
 
 
-def test_a_network_of_ones_own_has_values_of_its_own(tmp_path: Path) -> None:
+def test_vf_net_is_refused_with_a_custom_network(tmp_path: Path) -> None:
     env = Meadow()
     config = StateManager(overrides=APART).config
     mine = make_network(config, env.obs_space(), env.action_space())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^vf_net: a network of your own"):
+    with pytest.raises(ConfigError, match=r"^vf_net: a custom network"):
         run_small(tmp_path, *APART, agent=mine)
     state = run_small(tmp_path, agent=mine).state
     assert trained_by(state.vf_optimizer) == ids(state.value_function.parameters())

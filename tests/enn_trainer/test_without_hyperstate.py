@@ -74,7 +74,7 @@ def output_of(program: str) -> str:
 
 
 @pytest.mark.slow
-def test_files_of_every_release_read_the_same_and_a_run_is_trained_saved_and_resumed(
+def test_config_files_of_every_release_load_alike_and_train(
     tmp_path: Path,
 ) -> None:
     """In one new interpreter, whose imports are the dearest part."""

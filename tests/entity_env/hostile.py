@@ -136,7 +136,7 @@ class HostileEnv(_Hostile, Environment):
 
 
 class HostileMatch(_Hostile, Match):
-    """Twin of a match; the arguments are those of `HostileEnv`."""
+    """A match with the faults and arguments of `HostileEnv`."""
 
     def __init__(self, cls: type[Match], **kwargs: Any) -> None:
         self.world = cls(**kwargs)

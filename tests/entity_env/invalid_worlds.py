@@ -64,7 +64,7 @@ RIGHT = {
 
 
 class Returns(Environment):
-    """A good first frame, then what it is told to return."""
+    """Returns a valid first frame, then the configured return value."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer

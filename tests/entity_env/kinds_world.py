@@ -1,4 +1,4 @@
-"""A world whose entities have kinds and flags, and the same world with one-hot floats."""
+"""An environment with categorical features and flags, and the same one with one-hot floats."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -22,7 +22,7 @@ from entity_env import (
     SelectEntityActionMask,
     batch_obs,
 )
-from entity_env.bot import ask_bots, bot_state, restore_bot, shown_frames
+from entity_env.bot import bot_choices, bot_observations, bot_state, restore_bot
 from entity_env.examples import RockPaperScissors
 from entity_env.observation import filter_observation
 from entity_env.serialization.messages import pack, unpack
@@ -46,10 +46,12 @@ def visible_names(obs: Observation, world: World) -> dict[Any, Any]:
 
 
 @given(worlds())
-def test_bot_sees_what_is_visible_and_masks_of_all_actors(world: World) -> None:
+def test_bot_observes_visible_entities_and_all_actors(world: World) -> None:
     spaces = Spaces(world.obs_space, world.action_space)
     batch = batch_obs(world.frames, *spaces)
-    for obs, shown in zip(world.frames, shown_frames(batch, world.obs_space, spaces), strict=True):
+    for obs, shown in zip(
+        world.frames, bot_observations(batch, world.obs_space, spaces), strict=True
+    ):
         names = visible_names(obs, world)
         for name, entity in world.obs_space.entities.items():
             flags = obs.visible.get(name, [True] * obs.num_entities(name))
@@ -78,12 +80,10 @@ def test_bot_sees_what_is_visible_and_masks_of_all_actors(world: World) -> None:
 
 
 @given(worlds(numbers=True), st.integers(0, 2**32 - 1))
-def test_actions_in_the_terms_of_a_bot_reach_the_entities_of_the_world(
-    world: World, seed: int
-) -> None:
+def test_bot_actions_are_mapped_to_environment_ids(world: World, seed: int) -> None:
     spaces = Spaces(world.obs_space, world.action_space)
     batch = batch_obs(world.frames, *spaces)
-    frames = shown_frames(batch, world.obs_space, spaces)
+    frames = bot_observations(batch, world.obs_space, spaces)
     choices = random_choices(batch, world.action_space, np.random.default_rng(seed))
 
     class Fixed(Bot):
@@ -94,14 +94,14 @@ def test_actions_in_the_terms_of_a_bot_reach_the_entities_of_the_world(
             return self.actions
 
     bots = [Fixed(actions) for actions in unbatch_actions(choices, batch, frames, *spaces)]
-    given_choices = ask_bots(bots, frames, batch, spaces, where=str)
+    given_choices = bot_choices(bots, frames, batch, spaces, where=str)
     assert given_choices.keys() == choices.keys()
     for name, rows in choices.items():
         np.testing.assert_array_equal(given_choices[name].values, rows.values)
         np.testing.assert_array_equal(given_choices[name].lengths, rows.lengths)
 
 
-def test_labels_are_indices_in_the_order_of_the_world() -> None:
+def test_bots_observe_label_indices_of_the_environment() -> None:
     """Whatever the order of types, features and labels is in which a run records them."""
     envs = EnvList(Sorter, 3)
     ball = SPACE.entities["Ball"]
@@ -117,9 +117,9 @@ def test_labels_are_indices_in_the_order_of_the_world() -> None:
     )
     envs.seed(1)
     obs = envs.reset(other)
-    shown = shown_frames(obs, other, Spaces.of(envs))
+    shown = bot_observations(obs, other, Spaces.of(envs))
     envs.seed(1)
-    expected = shown_frames(envs.reset(SPACE), SPACE, Spaces.of(envs))
+    expected = bot_observations(envs.reset(SPACE), SPACE, Spaces.of(envs))
     assert sum(len(one.features["Ball"]) for one in shown)
     for got, wanted in zip(shown, expected, strict=True):
         for name, rows in wanted.features.items():
@@ -130,7 +130,7 @@ def test_labels_are_indices_in_the_order_of_the_world() -> None:
     assert labels == [COLORS[int(row[1])] for row in shown[0].features["Ball"]]
 
 
-def test_frames_of_worker_processes_are_those_of_this_one() -> None:
+def test_bot_frames_of_workers_equal_those_of_the_parent() -> None:
     seen = []
     for make in (EnvList, lambda *args: ParallelEnvList(*args, num_processes=2)):
         envs = make(Sorter, 4)
@@ -138,17 +138,17 @@ def test_frames_of_worker_processes_are_those_of_this_one() -> None:
             envs.seed(3)
             obs = envs.reset(SPACE)
             spaces = Spaces.of(envs)
-            frames = shown_frames(obs, SPACE, spaces)
-            kept = [frame.features["Ball"].copy() for frame in frames]  # type: ignore[union-attr]
+            frames = bot_observations(obs, SPACE, spaces)
+            copies = [frame.features["Ball"].copy() for frame in frames]  # type: ignore[union-attr]
             choices = random_choices(obs, envs.action_space(), np.random.default_rng(0))
             envs.act(choices, SPACE)  # may write over the frames before
-            for frame, rows in zip(frames, kept, strict=True):
+            for frame, rows in zip(frames, copies, strict=True):
                 np.testing.assert_array_equal(frame.features["Ball"], rows)
             seen.append(frames)
         finally:
             envs.close()
-    for here, there in zip(*seen, strict=True):
-        assert str(here) == str(there)
+    for parent_frame, worker_frame in zip(*seen, strict=True):
+        assert str(parent_frame) == str(worker_frame)
 
 
 class Throws(Bot):
@@ -176,11 +176,11 @@ def ask(*bots: Bot) -> Any:
     envs.seed(0)
     spaces = Spaces.of(envs)
     obs = envs.reset(envs.obs_space())
-    frames = shown_frames(obs, envs.obs_space(), spaces)
-    return ask_bots(bots, frames, obs, spaces, where=lambda i: f"match {i}, step 7")
+    frames = bot_observations(obs, envs.obs_space(), spaces)
+    return bot_choices(bots, frames, obs, spaces, where=lambda i: f"match {i}, step 7")
 
 
-def test_illegal_action_names_bot_place_and_all_that_is_allowed() -> None:
+def test_illegal_action_error_names_bot_frame_and_legal_choices() -> None:
     legal, illegal = Throws(), Throws()
     illegal.wanted = "well"
     assert len(ask(legal, legal)["throw"].values) == 2
@@ -216,7 +216,7 @@ class Draws(Bot):
 
 
 @pytest.mark.parametrize("make", [Counts, Draws])
-def test_restored_bot_goes_on_as_the_one_that_was_saved(make: type[Counts | Draws]) -> None:
+def test_restored_bot_continues_like_the_saved_one(make: type[Counts | Draws]) -> None:
     bot, nothing = make(), Observation()
     bot.seed(5)
     futures = []
@@ -235,6 +235,6 @@ def test_restored_bot_goes_on_as_the_one_that_was_saved(make: type[Counts | Draw
     assert bot.last[-2:] != other.last[-2:]
 
 
-def test_bot_without_act_cannot_be_made() -> None:
+def test_bot_without_act_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
         Bot()  # type: ignore[abstract]

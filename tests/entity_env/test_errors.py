@@ -25,24 +25,24 @@ from entity_env.errors import short_repr, truncate
         pytest.param([10**5000], "a list of 1", id="int in a list"),
     ],
 )
-def test_a_value_is_shown_on_one_short_line(value: Any, text: str) -> None:
+def test_short_repr_is_one_short_line(value: Any, text: str) -> None:
     assert short_repr(value) == text
 
 
-def test_a_value_that_nests_too_deeply_to_be_printed_is_shown_by_its_size() -> None:
+def test_short_repr_of_deep_nesting_is_its_size() -> None:
     value: list[Any] = []
     for _ in range(100_000):
         value = [value]
     assert short_repr(value) == "a list of 1"
 
 
-def test_more_of_a_value_is_shown_where_it_is_asked_for() -> None:
+def test_short_repr_respects_max_length() -> None:
     assert short_repr("x" * 100, 200) == repr("x" * 100)
     assert short_repr([0] * 30, 200) == repr([0] * 30)
 
 
 @given(st.text(), st.integers(3, 20))
-def test_a_truncated_text_says_that_it_is(text: str, most: int) -> None:
+def test_truncated_text_ends_with_dots(text: str, most: int) -> None:
     short = truncate(text, most)
     assert len(short) <= most
     assert short == text or short.endswith("...")

@@ -69,7 +69,7 @@ def frames_of(seed: int, num_frames: int, sees_all: bool = False) -> Frames:
 
 
 def listed(frames: Frames) -> list[dict[str, Any]]:
-    """Return what is in each frame."""
+    """Return the content of each frame."""
     by_row = Ragged(np.arange(len(frames.rows["unit"].values)), frames.rows["unit"].lengths)
     assert frames.inner is not None
     assert frames.num_frames == len(by_row) == len(frames.inner.marks)
@@ -92,7 +92,7 @@ def listed(frames: Frames) -> list[dict[str, Any]]:
 
 
 @given(st.integers(0, 1000), st.integers(1, 6), st.data())
-def test_frames_are_taken_in_the_given_order(seed: int, num_frames: int, data: Any) -> None:
+def test_take_selects_frames_in_order(seed: int, num_frames: int, data: Any) -> None:
     frames = frames_of(seed, num_frames)
     order = data.draw(st.lists(st.integers(0, num_frames - 1), max_size=8))
     taken = frames.take(np.array(order, np.int64))
@@ -101,9 +101,7 @@ def test_frames_are_taken_in_the_given_order(seed: int, num_frames: int, data: A
 
 
 @given(st.integers(0, 1000), st.lists(st.integers(0, 4), min_size=1, max_size=4), st.data())
-def test_joined_frames_stand_one_piece_after_the_other(
-    seed: int, sizes: list[int], data: Any
-) -> None:
+def test_cat_concatenates_pieces_in_order(seed: int, sizes: list[int], data: Any) -> None:
     sees_all = [data.draw(st.booleans()) for _ in sizes]
     pieces = [frames_of(seed + i, n, sees_all[i]) for i, n in enumerate(sizes)]
     joined = Frames.cat(pieces)
@@ -121,7 +119,7 @@ def test_joined_frames_stand_one_piece_after_the_other(
 
 
 @given(st.integers(0, 1000), st.integers(1, 6), st.data())
-def test_slice_has_what_the_same_frames_have(seed: int, num_frames: int, data: Any) -> None:
+def test_slice_equals_take_of_the_same_frames(seed: int, num_frames: int, data: Any) -> None:
     frames = frames_of(seed, num_frames)
     start, stop = sorted(data.draw(st.integers(0, num_frames)) for _ in range(2))
     cut = frames.slice(slice(start, stop))
@@ -130,7 +128,7 @@ def test_slice_has_what_the_same_frames_have(seed: int, num_frames: int, data: A
     assert listed(cut) == expected
 
 
-def test_all_leaves_are_changed_those_in_fields_too() -> None:
+def test_map_changes_nested_leaves() -> None:
     frames = frames_of(1, 3)
     seen = []
     same = frames.map(lambda leaf: seen.append(leaf) or leaf)
@@ -138,7 +136,7 @@ def test_all_leaves_are_changed_those_in_fields_too() -> None:
     assert len(seen) == 4  # rows, seen, two marks
 
 
-def test_what_all_pieces_need_is_named() -> None:
+def test_cat_error_names_the_missing_leaf() -> None:
     one, other = frames_of(1, 2), frames_of(2, 2)
     without = Frames(**{**vars(other), "inner": None})
     with pytest.raises(ValueError, match=r"^inner: expected in all pieces or in none"):
@@ -148,13 +146,13 @@ def test_what_all_pieces_need_is_named() -> None:
         Frames.cat([one, without])
 
 
-def test_entries_that_some_pieces_lack_are_left_out_where_they_say_so() -> None:
+def test_cat_drops_optional_entries_that_pieces_lack() -> None:
     one, other = frames_of(1, 2), frames_of(2, 2)
     joined = Frames.cat([one, Frames(**{**vars(other), "coins": {}})])
     assert joined.coins == {}
 
 
-def test_a_number_that_is_not_declared_is_refused() -> None:
+def test_undeclared_scalar_field_raises() -> None:
     @dataclass
     class Counted(FrameData):
         columns: int

@@ -45,7 +45,7 @@ def batch_of(*frames: Observation) -> VecObs:
     return batch_obs(frames, SPACE, {})
 
 
-def test_a_space_names_numbers_and_labels() -> None:
+def test_space_lists_numeric_and_categorical_features() -> None:
     assert BALL.features == ["x"]
     assert BALL.kinds == [Kind("color", COLORS), Kind("open", ["False", "True"])]
     assert BALL.columns == ["x", "color", "open"]
@@ -55,7 +55,7 @@ def test_a_space_names_numbers_and_labels() -> None:
     assert eval(repr(SPACE)) == SPACE == unpack(pack(SPACE))
 
 
-def test_a_space_without_kinds_is_written_as_before() -> None:
+def test_space_without_categorical_features_keeps_its_repr() -> None:
     """Recordings of earlier versions are continued, and their bytes are compared."""
     space = ObsSpace(["t"], {"A": Entity(["x"])})
     assert repr(space) == "ObsSpace(global_features=['t'], entities={'A': Entity(features=['x'])})"
@@ -66,9 +66,12 @@ def test_a_space_without_kinds_is_written_as_before() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Entity([Flag("open"), "x"]), "the number 'x' behind the kind 'open'; put it in"),
-        (lambda: ObsSpace([Flag("a"), "x"]), "ObsSpace.global_features: expected numbers before"),
-        (lambda: Entity(["x", Flag("x")]), r"given once, got \['x'\]"),
+        (lambda: Entity([Flag("open"), "x"]), "got 'x' after 'open'; move it to the front"),
+        (
+            lambda: ObsSpace([Flag("a"), "x"]),
+            "ObsSpace.global_features: expected numeric features before",
+        ),
+        (lambda: Entity(["x", Flag("x")]), r"unique names, got \['x'\]"),
         (lambda: Kind("color", []), "expected a list of 1 to 32768 names, got"),
         (lambda: Kind("color", "red"), "expected a list of 1 to 32768 names, got 'red'"),
         (lambda: Kind("color", [1, 2]), "expected a list of 1 to 32768 names"),  # type: ignore[list-item]
@@ -78,14 +81,14 @@ def test_a_space_without_kinds_is_written_as_before() -> None:
         ),  # type: ignore[arg-type]
         (lambda: Kind("color", (c for c in "ab")), "names, got <generator .*; give a list"),  # type: ignore[arg-type]
         (lambda: Kind("color", {"a"}), "names, got {'a'}; give a list or tuple of texts"),  # type: ignore[arg-type]
-        (lambda: Kind("color", ["a", "a"]), "given once"),
+        (lambda: Kind("color", ["a", "a"]), "unique names"),
         (lambda: Kind("n", list(map(str, range(2**15 + 1)))), "1 to 32768 names"),
         (lambda: Kind(["red"], "color"), r"Kind.name: expected text, got .*'red'"),  # type: ignore[arg-type]
-        (lambda: Entity(["x"], ["color"]), r"expected kinds behind the numbers, got .*'color'"),  # type: ignore[list-item]
-        (lambda: ObsSpace(global_kinds=[3]), "expected kinds behind the numbers, got .*3"),  # type: ignore[list-item]
+        (lambda: Entity(["x"], ["color"]), r"expected objects of Kind or Flag, got .*'color'"),  # type: ignore[list-item]
+        (lambda: ObsSpace(global_kinds=[3]), "expected objects of Kind or Flag, got .*3"),  # type: ignore[list-item]
     ],
 )
-def test_wrong_spaces(make: Any, message: str) -> None:
+def test_invalid_spaces_raise(make: Any, message: str) -> None:
     with pytest.raises(InvalidSpace, match=message):
         make()
 
@@ -98,21 +101,24 @@ class Suit(str, Enum):  # noqa: UP042 (older programs have these)
 
 
 @pytest.mark.parametrize("labels", [list(Suit), tuple(Suit), deque(["heart", "club"])])
-def test_labels_of_any_sequence_become_a_list_of_plain_texts(labels: Any) -> None:
+def test_labels_become_a_list_of_str(labels: Any) -> None:
     """Members of an enumeration are pickled with their class, and their `repr` is no literal."""
     kind = Kind(np.str_("suit"), labels)
     assert eval(repr(kind)) == kind == Kind("suit", ["heart", "club"])
     assert {type(text) for text in (kind.name, *kind.labels)} == {str}
 
 
-def test_spaces_that_were_made_wrong_later_are_reported() -> None:
+def test_spaces_modified_to_be_invalid_are_reported() -> None:
     twice = ObsSpace(["time"])
     twice.global_kinds.append(Flag("time"))
     other: Any = ObsSpace(entities={"Ball": Entity(["x"])})
     other.entities["Ball"].kinds.append("color")
     for space, message in (
         (twice, r"ObsSpace.global_features: expected every name once, got \['time', 'time'\]"),
-        (other, r"entities\['Ball'\].features: expected kinds .*'color'.*; use Kind or Flag"),
+        (
+            other,
+            r"entities\['Ball'\].features: expected objects of Kind or Flag, got .'color'",
+        ),
     ):
         with pytest.raises(InvalidSpace, match=message):
             check_spaces(space, {})
@@ -131,17 +137,17 @@ def index_of(labels: list[str], value: Any) -> int:
 
 
 @given(st.lists(ROWS, min_size=1, max_size=4), st.sampled_from([list, tuple, np.ndarray]))
-def test_labels_and_indices_are_batched_alike(frames: list[Any], form: Any) -> None:
-    """Beside a scalar loop; arrays of indices and rows of labels may stand beside each other."""
+def test_labels_and_indices_batch_equally(frames: list[Any], form: Any) -> None:
+    """Compared with a scalar loop; index arrays and rows of labels may be mixed."""
     numbers, indices, observations = [], [], []
     for i, rows in enumerate(frames):
         plain = [[x, index_of(COLORS, c), index_of(["False", "True"], o)] for x, c, o in rows]
         numbers += [[x] for x, _, _ in plain]
         indices += [own for _, *own in plain]
-        given: Any = [form(row) for row in rows] if form is not np.ndarray else plain
+        features: Any = [form(row) for row in rows] if form is not np.ndarray else plain
         if form is np.ndarray or i % 3 == 2:
-            given = np.array(plain, dtype=np.float32).reshape(-1, 3)
-        observations.append(balls(given))
+            features = np.array(plain, dtype=np.float32).reshape(-1, 3)
+        observations.append(balls(features))
     batch = batch_of(*observations)
     assert batch.kinds["Ball"].values.dtype == np.uint8
     assert batch.features["Ball"].values.dtype == np.float32
@@ -173,12 +179,12 @@ def test_labels_and_indices_are_batched_alike(frames: list[Any], form: Any) -> N
         ([1.0, "red", None], "expected open to be False or True, got None in row 1$"),
         ([1.0, "red", "0"], "expected open to be False or True, got '0' in row 1$"),
         ([1.0, "red", ""], "expected open to be False or True, got '' in row 1$"),
-        ([1.0, "red"], "expected rows of 3 values, of which the last are color, open, got 2 in ro"),
+        ([1.0, "red"], "expected rows of 3 values that end in color, open, got 2 in ro"),
         (["one", "red", True], "numbers"),
         ([None, "red", True], "numbers"),
     ],
 )
-def test_wrong_labels_are_named(row: Any, message: str, with_array: bool) -> None:
+def test_unknown_label_error_names_the_label(row: Any, message: str, with_array: bool) -> None:
     good = [1.0, "red", True]
     other: Any = np.array([[1.0, 2.0, 0.0]], np.float32) if with_array else [good]
     with pytest.raises(InvalidObservation, match=f"features of 'Ball': .*{message}") as raised:
@@ -187,25 +193,25 @@ def test_wrong_labels_are_named(row: Any, message: str, with_array: bool) -> Non
 
 
 @pytest.mark.parametrize("value", [3.0, -1.0, 0.5, np.nan, np.inf])
-def test_wrong_indices_in_arrays_are_named(value: float) -> None:
+def test_invalid_index_error_names_the_index(value: float) -> None:
     rows = np.array([[1.0, 2.0, 0.0], [1.0, value, 0.0]], np.float32)
     with pytest.raises(InvalidObservation, match=r"color to be one of .* in row 1"):
         batch_of(balls(rows[:1]), balls(rows))
 
 
-def test_wrong_global_labels_are_named() -> None:
+def test_unknown_global_label_error_names_the_label() -> None:
     with pytest.raises(InvalidObservation, match=r"global_features: .*season.* did you mean 'wet'"):
         batch_of(Observation(global_features=[0.5, "west"]))
 
 
-def test_many_labels_take_two_bytes() -> None:
+def test_more_than_256_labels_use_int16() -> None:
     space = ObsSpace(entities={"A": Entity([Kind("word", list(map(str, range(1000))))])})
     batch = batch_obs([Observation(features={"A": [["999"], [256]]})], space, {})
     assert batch.kinds["A"].values.dtype == np.int16
     assert batch.kinds["A"].values.tolist() == [[999], [256]]
 
 
-def test_an_error_names_environment_episode_and_step() -> None:
+def test_label_error_names_environment_episode_and_step() -> None:
     class Faulty(Sorter):
         def _observe(self, reward: float) -> Observation:
             obs = super()._observe(reward)
@@ -227,8 +233,8 @@ def test_an_error_names_environment_episode_and_step() -> None:
     assert "give one of the labels of the space" in report
 
 
-def test_an_unknown_one_of_many_labels_is_named_before_the_labels() -> None:
-    """The report of a check cuts off what is long."""
+def test_unknown_label_is_named_before_the_list_of_labels() -> None:
+    """Reports of `check_env` are truncated."""
     words = [f"word {i} of several hundred" for i in range(300)]
 
     class Speaker(Environment):
@@ -250,12 +256,12 @@ def test_an_unknown_one_of_many_labels_is_named_before_the_labels() -> None:
     assert "give one of the labels of the space" in report
 
 
-def test_the_world_passes_the_checks() -> None:
+def test_environment_with_labels_passes_check_env() -> None:
     assert str(check_env(Sorter)).count("problem") == 0
     conformance(Sorter)
 
 
-def test_large_numbers_beside_labels_are_remarked() -> None:
+def test_large_numbers_with_labels_get_a_remark() -> None:
     class Large(Sorter):
         def _observe(self, reward: float) -> Observation:
             obs = super()._observe(reward)
@@ -265,19 +271,19 @@ def test_large_numbers_beside_labels_are_remarked() -> None:
     assert "expected x to be of moderate size" in str(check_env(Large))
 
 
-def rollout(envs: Any, shown: ObsSpace = SPACE, steps: int = 12) -> list[dict[str, bytes]]:
+def rollout(envs: Any, obs_space: ObsSpace = SPACE, steps: int = 12) -> list[dict[str, bytes]]:
     """Play a few steps, and return the content of all frames."""
     envs.seed(3)
-    batch, rng = envs.reset(shown), np.random.default_rng(0)
+    batch, rng = envs.reset(obs_space), np.random.default_rng(0)
     fields = []
     for _ in range(steps):
         fields.append(fields_of(batch))
-        batch = envs.act(random_choices(batch, envs.action_space(), rng), shown)
+        batch = envs.act(random_choices(batch, envs.action_space(), rng), obs_space)
     envs.close()
     return fields
 
 
-def test_arrays_of_indices_and_workers_show_what_labels_show() -> None:
+def test_index_arrays_and_workers_equal_labels() -> None:
     expected = rollout(EnvList(Sorter, 4))
     assert any("at the end" in field for field in expected[5])
     assert rollout(EnvList(lambda: Sorter(as_arrays=True), 4)) == expected
@@ -294,13 +300,15 @@ REORDERED = ObsSpace(
 
 
 @given(ROWS, st.booleans())
-def test_a_filter_selects_kinds_and_moves_labels_by_name(rows: list[Any], as_array: bool) -> None:
-    given: Any = rows
+def test_filter_selects_categorical_features_and_maps_labels(
+    rows: list[Any], as_array: bool
+) -> None:
+    features: Any = rows
     if as_array:
         plain = [[x, index_of(COLORS, c), index_of(["False", "True"], o)] for x, c, o in rows]
-        given = np.array(plain, dtype=np.float32).reshape(-1, 3)
-    shown = filter_observation(balls(given), SPACE, REORDERED)
-    batch = batch_obs([shown], REORDERED, {})
+        features = np.array(plain, dtype=np.float32).reshape(-1, 3)
+    filtered = filter_observation(balls(features), SPACE, REORDERED)
+    batch = batch_obs([filtered], REORDERED, {})
     before = batch_of(balls(rows)).kinds["Ball"].values
     colors = [["blue", "red", "green", "black"][i] for i in batch.kinds["Ball"].values[:, 1]]
     assert colors == [COLORS[i] for i in before[:, 0]]
@@ -309,10 +317,10 @@ def test_a_filter_selects_kinds_and_moves_labels_by_name(rows: list[Any], as_arr
     assert batch.kinds["__global__"].values.tolist() == [[0]]
 
 
-def test_a_filter_refuses_labels_and_kinds_that_it_does_not_have() -> None:
+def test_filter_with_unknown_labels_or_features_raises() -> None:
     fewer = ObsSpace(entities={"Ball": Entity([Kind("color", ["red"])])})
-    shown = filter_observation(balls([[1.0, "red", True]]), SPACE, fewer)
-    assert batch_obs([shown], fewer, {}).kinds["Ball"].values.tolist() == [[0]]
+    filtered = filter_observation(balls([[1.0, "red", True]]), SPACE, fewer)
+    assert batch_obs([filtered], fewer, {}).kinds["Ball"].values.tolist() == [[0]]
     with pytest.raises(
         InvalidObservation, match=r"color to be one of 1 labels, got 'green' in row 0; .*'red'$"
     ):
@@ -324,7 +332,7 @@ def test_a_filter_refuses_labels_and_kinds_that_it_does_not_have() -> None:
             )
 
 
-def test_frames_are_taken_and_joined_with_their_labels() -> None:
+def test_take_and_cat_keep_labels() -> None:
     batch = batch_of(balls([[0.0, "red", 0], [1.0, "green", 1]]), balls([[2.0, "blue", 0]]))
     back = VecObs.cat([batch.take(np.array([1])), batch.take(np.array([0]))])
     assert back.kinds["Ball"].values.tolist() == [[2, 0], [0, 0], [1, 1]]
@@ -353,7 +361,7 @@ class ArraySorter:
         return VecObs(features, {}, {}, *nothing, {}, kinds=kinds)
 
 
-def test_vectorised_environments_give_integers() -> None:
+def test_vectorised_environments_return_label_indices() -> None:
     envs = ArraySorter()
     batch = AnyVecEnv(envs).reset(envs.obs_space())
     assert batch.kinds["Ball"].values.dtype == np.uint8
@@ -370,14 +378,14 @@ def test_vectorised_environments_give_integers() -> None:
         (np.array([[0.5, 0], [0, 0]]), "expected uint8"),
     ],
 )
-def test_wrong_integers_of_vectorised_environments(kinds: Any, message: str) -> None:
+def test_invalid_label_indices_of_vectorised_environments_raise(kinds: Any, message: str) -> None:
     envs = ArraySorter()
     envs.kinds = kinds
     with pytest.raises(InvalidObservation, match=message):
         AnyVecEnv(envs).reset(envs.obs_space())
 
 
-def test_play_and_print_show_labels() -> None:
+def test_play_and_print_display_labels() -> None:
     obs = balls([[0.25, "red", True], [1, 1, 0]])
     assert "'Ball': 2, features [0.25, red, 1] [1, 1, 0]" in str(obs)
     assert "global features: [0.5, wet]" in str(obs)

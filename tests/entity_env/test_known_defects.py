@@ -35,7 +35,7 @@ PLAN = {"plan": GlobalCategoricalActionSpace(["wait", "go", "run"])}
 PICK = {"pick": SelectEntityActionSpace()}
 
 
-def test_b46_types_without_ids_count_in_the_positions_of_those_after_them() -> None:
+def test_b46_types_without_ids_offset_later_positions() -> None:
     obs = Observation(
         entities={"A": [[1.0], [2.0]], "B": ([[3.0], [4.0]], ["b0", "b1"])},
         actions={"move": CategoricalActionMask(actor_ids=["b1", "b0"])},
@@ -43,7 +43,7 @@ def test_b46_types_without_ids_count_in_the_positions_of_those_after_them() -> N
     assert batch_obs([obs], AB, MOVE).action_masks["move"].actors.values.tolist() == [3, 2]
 
 
-def test_b47_everyones_actions_reach_their_entities_whatever_the_order_of_the_observation() -> None:
+def test_b47_actions_reach_entities_for_any_order_of_the_observation() -> None:
     obs = Observation(
         entities={"B": ([[3.0]], ["b"]), "A": ([[1.0]], ["a"])},
         actions={"move": CategoricalActionMask()},
@@ -94,7 +94,7 @@ def test_b50_a_global_mask_is_a_row_of_choices(given: Any) -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
-def test_b51_a_frame_without_visibility_shows_everything(order: tuple[int, ...]) -> None:
+def test_b51_a_frame_without_visibility_has_all_entities_visible(order: tuple[int, ...]) -> None:
     frames = [
         Observation(features={"A": [[0.0], [1.0]]}, visible={"A": [False, True]}),
         Observation(features={"A": [[2.0]]}),
@@ -140,7 +140,7 @@ def test_b52_each_actor_selects_among_its_own_actees() -> None:
 
 
 class Recorder(Environment):
-    """Returns what it is told to."""
+    """Returns a configured observation."""
 
     def __init__(self, obs: Observation) -> None:
         self.obs = obs
@@ -179,13 +179,13 @@ def test_b53_the_validator_checks_masks_visibility_and_numbers(wrong: Observatio
         ValidatingEnv(Recorder(wrong)).reset()
 
 
-def test_b53_the_validator_closes_what_it_wraps() -> None:
+def test_b53_the_validator_closes_its_environment() -> None:
     env = Recorder(Observation())
     ValidatingEnv(env).close()
     assert env.closed
 
 
-def test_b54_the_reset_is_no_step_of_the_first_episode() -> None:
+def test_b54_the_reset_does_not_count_as_a_step() -> None:
     class TwoSteps(Recorder):
         def act(self, actions: Any) -> Observation:
             self.steps = getattr(self, "steps", 0) + 1
@@ -199,7 +199,7 @@ def test_b54_the_reset_is_no_step_of_the_first_episode() -> None:
 
 
 @pytest.mark.slow
-def test_b56_environments_need_not_divide_by_processes_and_none_is_made_in_the_parent() -> None:
+def test_b56_environments_split_unevenly_and_none_is_created_in_the_parent() -> None:
     made = []
 
     def create() -> Walk:
@@ -215,7 +215,7 @@ def test_b56_environments_need_not_divide_by_processes_and_none_is_made_in_the_p
     assert made == []
 
 
-def test_b72_an_actor_with_nothing_legal_takes_no_action() -> None:
+def test_b72_an_actor_without_legal_choices_takes_no_action() -> None:
     obs = Observation(
         entities={"A": ([[0.0], [1.0], [2.0]], ["a", "b", "c"])},
         actions={

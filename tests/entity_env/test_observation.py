@@ -34,7 +34,7 @@ from tests.entity_env.worlds import Walk
         ({"terminated": True, "truncated": True}, True, False),  # no future: nothing to cut off
     ],
 )
-def test_the_ways_to_end_an_episode(
+def test_termination_and_truncation_flags(
     given: dict[str, bool], terminated: bool, truncated: bool
 ) -> None:
     obs = Observation(**given)  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def test_the_ways_to_end_an_episode(
 
 @pytest.mark.parametrize("flag", ["terminated", "truncated"])
 @pytest.mark.parametrize("done", [False, np.False_])
-def test_not_done_contradicts_an_end(flag: str, done: bool) -> None:
+def test_done_false_with_terminated_or_truncated_raises(flag: str, done: bool) -> None:
     with pytest.raises(InvalidObservation, match="done=False contradicts"):
         Observation(done=done, **{flag: True})  # type: ignore[arg-type]
 
@@ -59,7 +59,7 @@ def test_done_can_be_set() -> None:
     assert obs.terminated
 
 
-def test_entities_are_given_alone_or_with_ids() -> None:
+def test_entities_with_or_without_ids() -> None:
     obs = Observation(entities={"A": [[1.0]], "B": ([[2.0], [3.0]], ["x", "y"]), "C": None})
     assert obs.features == {"A": [[1.0]], "B": [[2.0], [3.0]]}
     assert obs.ids == {"B": ["x", "y"]}
@@ -72,17 +72,17 @@ def test_entities_are_given_alone_or_with_ids() -> None:
 
 
 @pytest.mark.parametrize("mask", [CategoricalActionMask, SelectEntityActionMask])
-def test_actors_are_named_in_one_way(mask: type) -> None:
+def test_actor_ids_and_actor_types_are_exclusive(mask: type) -> None:
     with pytest.raises(InvalidObservation, match="actor_ids or actor_types, got both"):
         mask(actor_ids=[1], actor_types=["A"])
 
 
-def test_actees_are_named_in_one_way() -> None:
+def test_actee_ids_and_actee_types_are_exclusive() -> None:
     with pytest.raises(InvalidObservation, match="actee_ids or actee_types, got both"):
         SelectEntityActionMask(actee_ids=[1], actee_types=["A"])
 
 
-def test_names_in_a_space_are_given_once() -> None:
+def test_duplicate_names_in_a_space_raise() -> None:
     with pytest.raises(InvalidSpace, match=r"Entity.features.*'x'"):
         Entity(["x", "y", "x"])
     with pytest.raises(InvalidSpace, match=r"ObsSpace.global_features"):
@@ -93,7 +93,7 @@ def test_names_in_a_space_are_given_once() -> None:
         ObsSpace(entities={"__global__": Entity([])})
 
 
-def test_seed_makes_rng_reproducible_and_leaves_a_generator_of_ones_own() -> None:
+def test_seed_makes_rng_reproducible_and_ignores_other_generators() -> None:
     env = Walk()
     env.seed(3)
     first = env.rng.random()
@@ -105,7 +105,7 @@ def test_seed_makes_rng_reproducible_and_leaves_a_generator_of_ones_own() -> Non
     assert env.rng is own
 
 
-def test_print_says_what_is_in_it() -> None:
+def test_str_describes_the_observation() -> None:
     obs = Observation(
         entities={
             "Trap": np.array([[1, 2], [3, 4], [5, 6], [7, 1 / 3]], dtype=np.float32),
@@ -140,7 +140,7 @@ def test_print_says_what_is_in_it() -> None:
     )
 
 
-def test_print_is_bounded_for_any_number_of_entities_types_and_features() -> None:
+def test_str_is_bounded_for_large_observations() -> None:
     many = Observation(
         features={"Ant": np.zeros((10_000, 500)), **{f"type {i}": [[1.0]] for i in range(1000)}},
         ids={"Ant": [f"ant {i}" for i in range(10_000)]},
@@ -170,7 +170,7 @@ def test_print_is_bounded_for_any_number_of_entities_types_and_features() -> Non
         {"global_features": 3.0, "reward": "much", "metrics": [1]},
     ],
 )
-def test_an_observation_with_a_mistake_can_be_printed(wrong: dict[str, Any]) -> None:
+def test_invalid_observation_can_be_printed(wrong: dict[str, Any]) -> None:
     obs = Observation(**wrong)
     assert str(obs).startswith("Observation: reward ")
     assert repr(obs).startswith("Observation(entities={")

@@ -29,7 +29,7 @@ def restored(world: Any) -> Any:
     return other
 
 
-def test_objects_that_are_held_twice_are_one_again() -> None:
+def test_shared_references_are_restored() -> None:
     hero, rng = {"health": 10}, np.random.default_rng(0)
     world = restored(
         world_of(
@@ -50,14 +50,14 @@ def test_objects_that_are_held_twice_are_one_again() -> None:
     assert world.units[1] is not world.hero
 
 
-def test_generator_of_the_environment_may_be_held_by_others() -> None:
+def test_shared_generator_is_restored() -> None:
     world = world_of()
     world.deck = [world.rng]
     world = restored(world)
     assert world.deck[0] is world.rng
 
 
-def test_objects_may_hold_each_other() -> None:
+def test_reference_cycles_are_restored() -> None:
     team: dict[str, Any] = {"units": []}
     team["units"] += [{"team": team, "friends": team["units"]} for _ in range(2)]
     chain: list[Any] = []
@@ -91,7 +91,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_views_of_an_array_share_its_memory_again(name: str, order: Any) -> None:
+def test_array_views_share_memory_after_restore(name: str, order: Any) -> None:
     grid = GRID.copy(order="C" if name in ("flat", "bytes") else order)
     world = world_of(view=[VIEWS[name](grid)], grid=grid, other=grid.copy())
     again = restored(restored(world))
@@ -104,7 +104,7 @@ def test_views_of_an_array_share_its_memory_again(name: str, order: Any) -> None
     np.testing.assert_array_equal(again.other, GRID)
 
 
-def test_views_of_an_array_that_nobody_holds_share_its_memory() -> None:
+def test_array_views_without_their_base_share_memory() -> None:
     grid = GRID.copy()
     world = restored(
         world_of(left=grid[:, :4], right=grid[:, 2:], apart=grid[:1, 4:5], zero=grid[:0])
@@ -117,7 +117,7 @@ def test_views_of_an_array_that_nobody_holds_share_its_memory() -> None:
     assert again.zero.shape == (0, 6)
 
 
-def test_array_that_is_held_twice_is_one_beside_its_view() -> None:
+def test_shared_array_and_its_view_are_restored() -> None:
     grid = GRID.copy()
     world = restored(world_of(grid=grid, same=[grid], row=grid[0]))
     assert world.same[0] is world.grid
@@ -125,7 +125,7 @@ def test_array_that_is_held_twice_is_one_beside_its_view() -> None:
     assert world.grid[0, 0] == 99
 
 
-def test_states_without_sharing_are_those_of_before() -> None:
+def test_states_without_sharing_keep_their_format() -> None:
     parts = np.zeros((2, 5))
     world = world_of(units=[{"a": 1}], place=(0, 1), again=(0, 1), x=parts[0], y=parts[1])
     state = world.get_state()
@@ -138,8 +138,8 @@ def test_states_without_sharing_are_those_of_before() -> None:
     assert [*state["x"]] == [*state["y"]] == ["array"]
 
 
-def test_attribute_may_be_left_out_of_a_state() -> None:
-    """An environment may make one anew from the others."""
+def test_state_without_an_attribute_can_be_restored() -> None:
+    """An environment may derive one attribute from the others."""
     units = [{"a": 1}, {"a": 2}]
     for name in ("units", "by_number"):
         state = world_of(by_number={0: units[0], 1: units[1]}, units=units).get_state()
@@ -150,14 +150,14 @@ def test_attribute_may_be_left_out_of_a_state() -> None:
         assert getattr(world, left)[1] == {"a": 2}
 
 
-def test_views_of_texts_share_their_memory_again() -> None:
+def test_views_of_text_arrays_share_memory_after_restore() -> None:
     words = np.array([["a", "bc"], ["d", ""]])
     world = restored(world_of(words=words, column=words[:, 1], rest=words[1]))
     world.words[1, 1] = "e"
     assert (world.column[1], world.rest[1], world.words.dtype) == ("e", "e", np.dtype("<U2"))
 
 
-def test_view_that_repeats_memory_is_named_with_both_attributes() -> None:
+def test_overlapping_strides_error_names_both_attributes() -> None:
     row = np.zeros(3)
     table = np.broadcast_to(row, (4, 3))
     with pytest.raises(UnsavableSharingError, match=r"^(row and table|table and row): expected"):
@@ -165,7 +165,7 @@ def test_view_that_repeats_memory_is_named_with_both_attributes() -> None:
     assert restored(world_of(table=table)).table.tolist() == table.tolist()
 
 
-def test_environments_with_such_a_view_count_as_without_a_state() -> None:
+def test_environments_with_overlapping_strides_have_no_state() -> None:
     for envs in (EnvList(Repeats, 2), ParallelEnvList(Repeats, 2, 2)):
         with contextlib.closing(envs):
             envs.reset(envs.obs_space())
@@ -188,7 +188,7 @@ def test_environments_with_such_a_view_count_as_without_a_state() -> None:
         [0, "<f8", 0, [1], [8]],
     ],
 )
-def test_part_of_memory_that_reaches_out_of_it_is_refused(content: list[Any]) -> None:
+def test_view_beyond_its_memory_raises(content: list[Any]) -> None:
     """A save may come from somebody else."""
     table = [{"part": content}, {"array": np.zeros(24, np.uint8)}]
     with pytest.raises((ValueError, TypeError, LookupError, AttributeError)):

@@ -7,16 +7,16 @@ import pytest
 
 BEFORE = """
 import os, sys
-from entity_env.process import reader_may_leave
+from entity_env.process import ignore_broken_pipe
 print("before")
-with reader_may_leave():
+with ignore_broken_pipe():
     print("begun", flush=True)
     sys.stdin.readline()  # until the reader has left
 """
 
 
 def run_without_reader(code: str, which: str, *flags: str) -> tuple[int, str]:
-    """Run a program whose standard output or error is closed once it has begun.
+    """Run a program and close its standard output or error after the start.
 
     Returns:
         Its exit status, and what it printed to the other stream.
@@ -54,7 +54,7 @@ def run_without_reader(code: str, which: str, *flags: str) -> tuple[int, str]:
     ],
 )
 @pytest.mark.parametrize("which", ["stdout", "stderr"])
-def test_what_nobody_reads_is_discarded(which: str, write: str, flags: list[str]) -> None:
+def test_output_to_a_closed_pipe_is_discarded(which: str, write: str, flags: list[str]) -> None:
     code = f"""
     text, out, original = "x" * 99, sys.{which}, sys.__{which}__
     other = {{sys.stdout, sys.stderr}} - {{sys.{which}}}
@@ -66,7 +66,7 @@ print("after", file=sys.{which})
     assert run_without_reader(code, which, *flags) == (0, "went on\n")
 
 
-def test_broken_pipe_of_anything_else_is_raised() -> None:
+def test_broken_pipe_of_other_files_is_raised() -> None:
     code = """
     print("nobody reads this", flush=True)
     reader, writer = os.pipe()
@@ -78,15 +78,15 @@ def test_broken_pipe_of_anything_else_is_raised() -> None:
     assert "BrokenPipeError" in printed
 
 
-def test_streams_are_those_of_before_afterwards_and_order_is_kept() -> None:
+def test_streams_are_restored_and_output_order_is_kept() -> None:
     code = """
 import os, sys
-from entity_env.process import reader_may_leave
+from entity_env.process import ignore_broken_pipe
 before = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
 print("1")
-with reader_may_leave():
+with ignore_broken_pipe():
     print("2 ä")
-    with reader_may_leave():
+    with ignore_broken_pipe():
         print("3")
     assert sys.stdout is not before[0]
     assert sys.stdout.fileno() == 1
@@ -98,7 +98,7 @@ assert before == (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_closed_streams_are_left_alone(closed: str) -> None:
+def test_closed_streams_are_unchanged(closed: str) -> None:
     code = f"{BEFORE.replace('sys.stdin.readline()', 'pass')}"
     done = subprocess.run(
         ["/bin/sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code], check=False
@@ -106,11 +106,11 @@ def test_closed_streams_are_left_alone(closed: str) -> None:
     assert done.returncode == 0
 
 
-def test_streams_of_notebooks_and_tests_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    from entity_env.process import reader_may_leave
+def test_streams_without_a_file_are_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
+    from entity_env.process import ignore_broken_pipe
 
     before = sys.stdout
-    with reader_may_leave():
+    with ignore_broken_pipe():
         assert sys.stdout is before
         print("captured")
     assert capsys.readouterr().out == "captured\n"

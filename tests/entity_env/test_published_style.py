@@ -103,7 +103,7 @@ def test_an_environment_in_the_published_style_runs() -> None:
         np.testing.assert_array_equal(one.features["Lamp"].values, other.features["Lamp"].values)
 
 
-def test_its_own_filter_is_the_one_that_is_used() -> None:
+def test_overridden_filter_is_used() -> None:
     class OneWay(Lamps):
         def reset(self) -> Observation:
             raise AssertionError
@@ -112,7 +112,7 @@ def test_its_own_filter_is_the_one_that_is_used() -> None:
     assert list(EnvList(OneWay, 2).reset(shown).features) == ["Lamp", "__global__"]
 
 
-def test_it_passes_validation() -> None:
+def test_published_environment_passes_validation() -> None:
     env = ValidatingEnv(Lamps())
     env.seed(0)
     assert env.reset().index_to_id(env.obs_space()) == [0, 1, 2]

@@ -40,7 +40,7 @@ def make(kind: str, path: Path) -> VecEnv:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["here", "workers", "recording", "arrays"])
-def test_buffers_are_choices(tmp_path: Path, kind: str) -> None:
+def test_buffers_convert_to_choices(tmp_path: Path, kind: str) -> None:
     with closing(make("here" if kind == "workers" else kind, tmp_path / "one")) as envs:
         expected = play(envs, 6)
     with closing(make(kind, tmp_path / "other")) as envs:
@@ -55,7 +55,7 @@ def test_buffers_are_choices(tmp_path: Path, kind: str) -> None:
                 np.testing.assert_array_equal(chosen.values, again.decisions.actions[name].values)
 
 
-def test_a_batch_is_extended_by_another() -> None:
+def test_batch_is_extended_by_another_batch() -> None:
     """As entity-gym has it: in place, and None is returned."""
     frames = play(EnvList(Walk, 4), 3)
     one, other = frames[1], frames[2]

@@ -17,9 +17,7 @@ keys = st.integers(0, 2**62)
 
 
 @given(st.integers(0, 2**70), st.lists(st.tuples(keys, keys), min_size=1, max_size=5))
-def test_seeds_of_many_episodes_are_those_of_each(
-    seed: int, episodes: list[tuple[int, int]]
-) -> None:
+def test_derive_seeds_equals_derive_seed(seed: int, episodes: list[tuple[int, int]]) -> None:
     numbers, counts = np.array(episodes).T
     assert derive_seeds(seed, "episode", numbers, counts) == [
         derive_seed(seed, "episode", *episode) for episode in episodes
@@ -33,7 +31,7 @@ class Quiet(Walk):
         return Observation(global_features=[0.0])
 
 
-def test_a_generator_is_seeded_by_the_last_seed_whenever_it_is_first_used() -> None:
+def test_rng_uses_the_last_seed_before_first_use() -> None:
     """Only what draws is seeded: that takes longer than a short episode."""
     for seeds, draws in [([3], 1), ([1, 3], 1), ([1, 3], 4), ([2, 9, 3], 2)]:
         world = Walk()
@@ -47,14 +45,14 @@ def test_a_generator_is_seeded_by_the_last_seed_whenever_it_is_first_used() -> N
         assert world.rng.random() == random.Random(4).random()
 
 
-def test_a_copy_of_a_world_that_never_drew_has_its_seed() -> None:
+def test_copy_before_the_first_draw_has_the_same_seed() -> None:
     world = Walk()
     world.seed(3)
     other = copy.deepcopy(world)
     assert other.rng.random() == world.rng.random() == random.Random(3).random()
 
 
-def test_a_generator_of_ones_own_is_left_alone_or_seeded() -> None:
+def test_custom_generator_is_seeded_if_it_is_random_random() -> None:
     class Other(Walk):
         rng: Any = np.random.default_rng(0)
 
@@ -68,7 +66,7 @@ def test_a_generator_of_ones_own_is_left_alone_or_seeded() -> None:
 
 
 @pytest.mark.parametrize("draws", [0, 1, 3])
-def test_what_is_drawn_in_an_episode_does_not_depend_on_earlier_ones(draws: int) -> None:
+def test_draws_do_not_depend_on_earlier_episodes(draws: int) -> None:
     world = Quiet()
     envs = EnvList(lambda: world, 1, first_env_index=7)
     envs.seed(5)

@@ -1,4 +1,4 @@
-"""`encode` is the inverse of `decode` for every kind of action, and errors say what is allowed."""
+"""`encode` is the inverse of `decode` for all action spaces; errors list the legal choices."""
 
 from dataclasses import replace
 from typing import Any
@@ -62,9 +62,7 @@ def plain(action: Action | None) -> Any:
 
 
 @given(worlds(numbers=True), st.integers(0, 2**32 - 1))
-def test_choices_of_decoded_actions_are_the_choices_in_any_order_of_actors(
-    world: World, seed: int
-) -> None:
+def test_encode_inverts_decode_in_any_order_of_actors(world: World, seed: int) -> None:
     rng = np.random.default_rng(seed)
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
     choices = random_choices(batch, world.action_space, rng)
@@ -120,9 +118,9 @@ def go(actors: list[Any], indices: list[int]) -> CategoricalAction:
             replace(go(["tom", "kit"], [0, 1]), index_to_label=["left", "up"]),
             "actor 'kit': expected one of ['left', 'right'], got 'up'",
         ),
-        ("go", go(["tom"], [0]), "of the actors ['tom', 'kit'], got that of ['tom']"),
-        ("go", go(["tom", "tom"], [0, 0]), "of the actors ['tom', 'kit'], got that of"),
-        ("go", go(["tom", "kat"], [0, 0]), "of the actors ['tom', 'kit'], got that of"),
+        ("go", go(["tom"], [0]), "of the actors ['tom', 'kit'], got actors ['tom']"),
+        ("go", go(["tom", "tom"], [0, 0]), "of the actors ['tom', 'kit'], got actors"),
+        ("go", go(["tom", "kat"], [0, 0]), "of the actors ['tom', 'kit'], got actors"),
         ("go", go(["tom", "kit"], [0]), "a CategoricalAction of the actors"),
         ("go", go(["tom", "kit"], [0, 2]), "list index out of range"),
         ("go", go(["tom", []], [0, 1]), "unhashable"),
@@ -133,9 +131,7 @@ def go(actors: list[Any], indices: list[int]) -> CategoricalAction:
         ("meow", None, "expected a GlobalCategoricalAction"),
     ],
 )
-def test_action_that_is_not_a_legal_choice_of_each_actor_is_an_error(
-    name: str, action: Action | None, message: str
-) -> None:
+def test_encode_of_an_illegal_action_raises(name: str, action: Action | None, message: str) -> None:
     nothing = Observation(entities={"Cat": ([[0.0]], ["tom"])})
     frames = [nothing, FRAME]
     mask = batch_obs(frames, SPACE, ACTIONS).action_masks[name]
@@ -146,10 +142,10 @@ def test_action_that_is_not_a_legal_choice_of_each_actor_is_an_error(
     assert message.replace("a list of 1: ", "") in str(error.value)
 
 
-def test_action_in_a_frame_without_actors_is_an_error() -> None:
+def test_encode_of_an_action_without_actors_raises() -> None:
     frames = [Observation(entities={"Cat": ([[0.0]], ["tom"])})]
     for name, action in (("go", go(["tom"], [0])), ("meow", GlobalCategoricalAction(0, "soft"))):
         mask = batch_obs(frames, SPACE, ACTIONS).action_masks[name]
-        with pytest.raises(InvalidAction, match="expected no action, as nobody can act"):
+        with pytest.raises(InvalidAction, match="expected no action, as there are no actors"):
             ACTIONS[name].encode(name, [action], mask, frames, SPACE)
         assert len(ACTIONS[name].encode(name, [None], mask, frames, SPACE).values) == 0

@@ -41,30 +41,30 @@ def robot(**fields: Any) -> View:
 
 
 @pytest.mark.parametrize("name", ENV_REGISTRY)
-def test_every_example_has_a_view_of_its_space(name: str) -> None:
+def test_views_of_examples_match_their_spaces(name: str) -> None:
     world = ENV_REGISTRY[name]()
-    own, space = world.view(), world.obs_space()
-    assert own is not None
-    assert own.entities.keys() <= {*space.entities, GLOBAL}
-    view = view_of(own, space)
+    declared, space = world.view(), world.obs_space()
+    assert declared is not None
+    assert declared.entities.keys() <= {*space.entities, GLOBAL}
+    view = view_of(declared, space)
     assert [*view.entities][: len(space.entities)] == [*space.entities]
-    shown = [entity for entity in view.entities.values() if entity.position]
+    positioned = [entity for entity in view.entities.values() if entity.position]
     features = {*space.global_features}.union(*(e.features for e in space.entities.values()))
-    assert bool(shown) == bool(features & {"x", "x_pos"}), "what has positions is placed"
+    assert bool(positioned) == bool(features & {"x", "x_pos"}), "what has positions is placed"
     assert not view.bounds or len(view.bounds) == 2
     assert not view.y_down, "as the examples draw themselves"
 
 
 @pytest.mark.parametrize("name", ENV_REGISTRY)
 def test_entity_types_of_examples_differ_in_shape(name: str) -> None:
-    """So that they can be told apart without colour."""
-    own = ENV_REGISTRY[name]().view()
-    assert own is not None
-    shapes = [entity.shape for entity in own.entities.values() if entity.shape is not None]
+    """So that they can be distinguished without colour."""
+    declared = ENV_REGISTRY[name]().view()
+    assert declared is not None
+    shapes = [entity.shape for entity in declared.entities.values() if entity.shape is not None]
     assert len({*shapes}) == len(shapes)
 
 
-def test_views_of_worlds_with_other_arguments_fit() -> None:
+def test_views_of_examples_with_other_arguments_match() -> None:
     world = Minefield(translate=True)
     view = view_of(world.view(), world.obs_space())
     assert view.entities["Vehicle"].position == (), "it is where all else is relative to"
@@ -92,15 +92,15 @@ def test_views_of_worlds_with_other_arguments_fit() -> None:
         ([], ()),
     ],
 )
-def test_positions_are_found_by_name(features: list[Any], position: tuple[str, ...]) -> None:
+def test_positions_default_to_common_names(features: list[Any], position: tuple[str, ...]) -> None:
     by_type = view_of(None, ObsSpace(entities={"A": Entity(features)}))
     assert by_type.entities == {"A": EntityView(position=position)}
     assert by_type.y_down == ("row" in position)
-    of_globals = view_of(None, ObsSpace(global_features=features))
-    assert of_globals.entities == ({GLOBAL: EntityView(position=position)} if features else {})
+    global_view = view_of(None, ObsSpace(global_features=features))
+    assert global_view.entities == ({GLOBAL: EntityView(position=position)} if features else {})
 
 
-def test_a_world_without_a_view_has_all_types_of_its_space() -> None:
+def test_default_view_has_all_entity_types() -> None:
     view = view_of(None, SPACE)
     assert {name: entity.position for name, entity in view.entities.items()} == {
         "Robot": ("x", "y"),
@@ -112,7 +112,7 @@ def test_a_world_without_a_view_has_all_types_of_its_space() -> None:
     assert view.bounds == ()
 
 
-def test_positions_of_the_network_come_before_names() -> None:
+def test_network_positions_override_common_names() -> None:
     view = view_of(None, SPACE, network_positions=["angle", "speed"])
     assert view.entities["Robot"].position == ("angle", "speed")
     assert view.entities["Door"].position == ("column", "row")
@@ -124,22 +124,22 @@ def test_positions_of_the_network_come_before_names() -> None:
     assert view.entities["Robot"].position == ("angle", "speed", "x"), "at most three axes"
 
 
-def test_positions_of_the_world_come_before_those_of_the_network() -> None:
-    own = robot(position=("speed",), heading=("angle",))
-    view = view_of(own, SPACE, network_positions=["x", "y"])
-    assert view.entities["Robot"] == own.entities["Robot"]
+def test_view_positions_override_network_positions() -> None:
+    declared = robot(position=("speed",), heading=("angle",))
+    view = view_of(declared, SPACE, network_positions=["x", "y"])
+    assert view.entities["Robot"] == declared.entities["Robot"]
     assert view.entities[GLOBAL].position == ("x", "y")
     view = view_of(robot(position=()), SPACE, network_positions=["x", "y"])
     assert view.entities["Robot"].position == (), "in the table, as the world says"
 
 
-def test_chosen_positions_come_before_all_others() -> None:
-    own = View(
+def test_positions_argument_overrides_all_positions() -> None:
+    declared = View(
         {"Robot": EntityView(("x", "y"), heading=("angle",), shape="star", size="speed")},
         bounds=((0, 1), (0, 1)),
         y_down=True,
     )
-    view = view_of(own, SPACE, ["angle", "speed"], network_positions=["x", "y"])
+    view = view_of(declared, SPACE, ["angle", "speed"], network_positions=["x", "y"])
     robot = EntityView(("angle", "speed"), shape="star", size="speed")
     assert view.entities["Robot"] == robot, "a heading is along other axes"
     assert {entity.position for name, entity in view.entities.items() if name != "Robot"} == {()}
@@ -151,13 +151,13 @@ def test_chosen_positions_come_before_all_others() -> None:
     ("positions", "message"),
     [
         (["x", "yy"], r"positions: expected features among .*, got 'yy', did you mean y\?"),
-        (["x", "color"], r"positions: .*got 'color', which is a kind"),
+        (["x", "color"], r"positions: .*got 'color', which is categorical"),
         (["x", "row"], r"positions: expected features that a type has together, got \['x'"),
         (["x", "x"], r"positions: .*each once"),
         (["x", "y", "angle", "speed"], r"positions: expected up to 3 features"),
     ],
 )
-def test_chosen_positions_that_do_not_exist_are_errors(positions: list[str], message: str) -> None:
+def test_unknown_positions_raise(positions: list[str], message: str) -> None:
     with pytest.raises(InvalidView, match=message):
         view_of(None, SPACE, positions)
 
@@ -169,12 +169,15 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no globals": (View({"__globals__": EntityView()}), r"did you mean __global__\?"),
     "no entity view": (View({"Robot": None}), r"\['Robot'\]: expected an EntityView, got None"),  # type: ignore[dict-item]
     "unknown position": (robot(position=("x", "zz")), r"position: .*got 'zz'"),
-    "kind as position": (robot(position=("x", "color")), r"position: .*'color', which is a kind"),
+    "kind as position": (
+        robot(position=("x", "color")),
+        r"position: .*'color', which is categorical",
+    ),
     "text as position": (robot(position="x"), r"position: expected a tuple of names.*got 'x'"),
     "four axes": (robot(position=("x", "y", "angle", "speed")), r"position: expected up to 3"),
     "an axis twice": (robot(position=("x", "x")), r"position: .*each once"),
     "unknown heading": (robot(heading=("angel",)), r"heading: .*'angel', did you mean angle\?"),
-    "kind as heading": (robot(heading=("color",)), r"heading: .*'color', which is a kind"),
+    "kind as heading": (robot(heading=("color",)), r"heading: .*'color', which is categorical"),
     "three headings": (robot(heading=("x", "y", "speed")), r"heading: expected up to 2"),
     "unknown label": (robot(label=("colour",)), r"label: .*'colour', did you mean color\?"),
     "numbers as label": (robot(label=(3,)), r"label: expected a tuple of names"),
@@ -186,7 +189,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no size": (robot(size=0), r"size: expected a number above 0.*got 0"),
     "endless size": (robot(size=float("inf")), r"size: .*got inf"),
     "unknown size": (robot(size="sped"), r"size: .*'sped', did you mean speed\?"),
-    "kind as size": (robot(size="color"), r"size: .*'color', which is a kind"),
+    "kind as size": (robot(size="color"), r"size: .*'color', which is categorical"),
     "empty bounds": (View(bounds=((0, 1), (2, 2))), r"view.bounds: expected \(low, high\)"),
     "flat bounds": (View(bounds=(0, 1)), r"view.bounds"),  # type: ignore[arg-type]
     "four bounds": (View(bounds=((0, 1),) * 4), r"view.bounds: .*up to 3 axes"),
@@ -195,13 +198,13 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_views_that_do_not_fit_are_errors(case: str) -> None:
+def test_invalid_views_raise(case: str) -> None:
     view, message = WRONG[case]
     with pytest.raises(InvalidView, match=message):
         view_of(view, SPACE)
 
 
-def test_all_problems_are_named_at_once() -> None:
+def test_view_error_lists_all_problems() -> None:
     view = View({"Robot": EntityView(shape="sqare", colour="red"), "Dor": EntityView()})  # type: ignore[arg-type]
     with pytest.raises(InvalidView) as error:
         view_of(view, SPACE)
@@ -210,8 +213,8 @@ def test_all_problems_are_named_at_once() -> None:
 
 def test_views_are_plain_data() -> None:
     fields: Any = {"position": ["x", "y"], "size": np.float32(0.5), "label": ["color"]}
-    own = View({"Robot": EntityView(colour="color", **fields)}, ((np.int64(0), 1), (0, 1)))
-    plain = dataclasses.asdict(view_of(own, SPACE))
+    declared = View({"Robot": EntityView(colour="color", **fields)}, ((np.int64(0), 1), (0, 1)))
+    plain = dataclasses.asdict(view_of(declared, SPACE))
     read = json.loads(json.dumps(plain))
     assert read["entities"]["Robot"] == {
         "position": ["x", "y"],
@@ -227,22 +230,22 @@ def test_views_are_plain_data() -> None:
         {k: EntityView(**v) for k, v in read["entities"].items()},
         **{k: read[k] for k in ("bounds", "y_down")},
     )
-    assert view_of(again, SPACE) == view_of(own, SPACE)
+    assert view_of(again, SPACE) == view_of(declared, SPACE)
 
 
-def test_worlds_have_no_view_by_default() -> None:
+def test_environments_have_no_view_by_default() -> None:
     assert Environment.view(Xor()) is None
     assert Match.view(Duel()) is None
 
 
-def test_what_wraps_a_world_has_its_view() -> None:
+def test_wrappers_have_the_view_of_the_environment() -> None:
     world = TreasureHunt()
     assert Solo(world).view() == ValidatingEnv(world).view() == world.view()
     assert match_of(Duel()).view() == Duel().view()
     assert VecMinefield(2, width=50.0).view() == Minefield(width=50.0).view()
 
 
-def test_a_setting_called_view_is_none() -> None:
+def test_attribute_named_view_is_no_view() -> None:
     """Such as the distance that is seen, of worlds that were written before there were views."""
 
     class Near(Xor):
@@ -252,19 +255,19 @@ def test_a_setting_called_view_is_none() -> None:
     assert check_env(Near).ok
 
 
-def test_check_env_reports_a_view_that_does_not_fit() -> None:
+def test_check_env_reports_an_invalid_view() -> None:
     class Bad(Xor):
         def view(self) -> View:
             return View({"Inputs": EntityView(), GLOBAL: EntityView(label=("negat",))})
 
     report = check_env(Bad)
-    found = [(problem.field, problem.text) for problem in report.problems]
-    assert [field for field, _ in found] == [
+    problems = [(problem.field, problem.text) for problem in report.problems]
+    assert [field for field, _ in problems] == [
         "view.entities['Inputs']",
         "view.entities['__global__'].label",
     ]
-    assert "did you mean Input?" in found[0][1]
-    assert "did you mean negate?" in found[1][1]
+    assert "did you mean Input?" in problems[0][1]
+    assert "did you mean negate?" in problems[1][1]
     assert report.episodes > 0, "the episodes are played all the same"
 
 

@@ -44,7 +44,7 @@ def digest(tmp_path: Path, source: str) -> str:
     return next(iter(code_of(module.World).values()))
 
 
-def test_documentation_does_not_count(tmp_path: Path) -> None:
+def test_documentation_does_not_change_the_code(tmp_path: Path) -> None:
     before = digest(tmp_path, PLAIN)
     for old, new in [
         ('"""A world."""', '"""Another\n\n    text.\n    """'),
@@ -56,7 +56,7 @@ def test_documentation_does_not_count(tmp_path: Path) -> None:
         assert is_same_code(before, digest(tmp_path, PLAIN.replace(old, new))), new
 
 
-def test_the_view_does_not_count(tmp_path: Path) -> None:
+def test_view_method_does_not_change_the_code(tmp_path: Path) -> None:
     """A page that draws episodes in another way has no effect on them."""
     before = digest(tmp_path, PLAIN)
     for body in ("return None", '"""Draw."""\n        if self:\n            return None'):
@@ -69,11 +69,11 @@ def test_the_view_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [("speed = 1", "speed = 2"), ("not documentation", "other"), ("text,", "")]
 )
-def test_code_counts(tmp_path: Path, old: str, new: str) -> None:
+def test_edited_code_is_changed(tmp_path: Path, old: str, new: str) -> None:
     assert not is_same_code(digest(tmp_path, PLAIN), digest(tmp_path, PLAIN.replace(old, new)))
 
 
-def test_a_digest_of_the_whole_source_alone_is_known(tmp_path: Path) -> None:
+def test_digest_of_the_whole_source_matches(tmp_path: Path) -> None:
     """As saves have it that were made before there were two."""
     now = digest(tmp_path, PLAIN)
     assert is_same_code(now.partition(":")[0], now)
@@ -81,7 +81,7 @@ def test_a_digest_of_the_whole_source_alone_is_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("world", [Duel, Minefield, MineSweeper, Xor])
-def test_examples_are_the_code_that_earlier_saves_have(world: type) -> None:
+def test_examples_match_digests_of_earlier_releases(world: type) -> None:
     for now in code_of(world).values():
         earlier = [old for old, new in EARLIER.items() if now.split(":")[1].startswith(new)]
         assert earlier
@@ -101,7 +101,7 @@ def world_in(folder: Path, source: str = PLAIN) -> Any:
     return find_world("a world.py:World", folder)
 
 
-def test_files_of_one_name_are_two_modules_with_one_name_of_their_code(tmp_path: Path) -> None:
+def test_files_with_equal_names_have_equal_portable_names(tmp_path: Path) -> None:
     """The code is that of another folder, or of another machine."""
     worlds = [world_in(tmp_path / name) for name in ("here", "there")]
     assert worlds[0] is not worlds[1]
@@ -111,7 +111,7 @@ def test_files_of_one_name_are_two_modules_with_one_name_of_their_code(tmp_path:
     assert codes[0] == codes[1]
 
 
-def test_classes_of_one_name_are_told_apart_by_number(tmp_path: Path) -> None:
+def test_classes_with_equal_names_are_numbered(tmp_path: Path) -> None:
     base = world_in(tmp_path / "base")
     derived = type("World", (base,), {})
     other = world_in(tmp_path / "other", PLAIN.replace("speed = 1", "speed = 2"))
@@ -137,14 +137,14 @@ def test_classes_of_one_name_are_told_apart_by_number(tmp_path: Path) -> None:
         ({}, {"world.World": ONE}, []),
     ],
 )
-def test_classes_of_a_save_are_found_by_their_own_name_and_code(
+def test_changed_classes_match_by_class_name_and_code(
     before: dict[str, str], now: dict[str, str], changed: list[str]
 ) -> None:
     assert changed_classes(before, now) == changed
     assert shared_classes(before, now) == ({"World"} if before else set())
 
 
-def test_names_of_modules_lose_their_path_alone() -> None:
+def test_portable_name_only_drops_the_path_digest() -> None:
     assert portable_name(HERE) == portable_name(THERE) == "world.World"
     for name in ("loaded_world.World", "my.loaded_world_01234567.World", "package.World"):
         assert portable_name(name) == name

@@ -38,7 +38,7 @@ def take_steps(envs: VecEnv) -> None:
 
 @pytest.mark.parametrize("where", ["reset", "act"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_exception_of_any_class_names_its_environment(kind: str, where: str) -> None:
+def test_exceptions_name_the_environment(kind: str, where: str) -> None:
     with pytest.raises((Exception, KeyboardInterrupt)) as raised:
         play(EnvList(functools.partial(Raises, kind, where), 2))
     text = "".join(traceback.format_exception(raised.value))
@@ -51,13 +51,13 @@ def test_exception_of_any_class_names_its_environment(kind: str, where: str) -> 
 
 @pytest.mark.parametrize("where", ["init", "close"])
 @pytest.mark.parametrize("kind", NO_EXCEPTIONS)
-def test_exit_in_a_constructor_or_at_the_end_is_an_error(kind: str, where: str) -> None:
+def test_system_exit_in_constructor_or_close_is_an_error(kind: str, where: str) -> None:
     with pytest.raises(RuntimeError, match=f"raised {kind}: a bug of the environment"):
         play(EnvList(functools.partial(Raises, kind, where), 2))
 
 
 class SecondRaises(Raises):
-    """Two of these are made in each process; the second one fails where it is told to."""
+    """Two instances run in each process; the second one fails in the configured method."""
 
     made = 0
 
@@ -72,7 +72,7 @@ class SecondRaises(Raises):
 
 @pytest.mark.parametrize("where", ["init", "spaces", "close"])
 @pytest.mark.parametrize("kind", ["ValueError", "BrokenPipeError", "SystemExit"])
-def test_exception_before_or_after_all_steps_names_its_environment(kind: str, where: str) -> None:
+def test_exceptions_outside_of_steps_name_the_environment(kind: str, where: str) -> None:
     SecondRaises.made = 0
     with pytest.raises((ValueError, BrokenPipeError, RuntimeError)) as raised:
         play(EnvList(functools.partial(SecondRaises, kind, where), 2, first_env_index=4))
@@ -83,7 +83,7 @@ def test_exception_before_or_after_all_steps_names_its_environment(kind: str, wh
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["BrokenPipeError", "SystemExit"])
-def test_exception_as_a_worker_closes_an_environment_arrives(kind: str) -> None:
+def test_exception_in_close_of_a_worker_is_raised_in_the_parent(kind: str) -> None:
     envs = ParallelEnvList(functools.partial(Raises, kind, "close"), 4, 2)
     workers = [worker.process for worker in envs._workers]
     with pytest.raises(WorkerError) as raised:
@@ -94,7 +94,7 @@ def test_exception_as_a_worker_closes_an_environment_arrives(kind: str) -> None:
     envs.close()
 
 
-def test_environments_are_all_closed_although_one_cannot_be() -> None:
+def test_all_environments_are_closed_if_one_close_raises() -> None:
     closed = []
 
     class Closes(Walk):
@@ -109,7 +109,7 @@ def test_environments_are_all_closed_although_one_cannot_be() -> None:
 
 
 @pytest.mark.slow
-def test_answer_to_a_step_that_nobody_waited_for_is_no_error_of_closing() -> None:
+def test_close_ignores_errors_of_a_pending_step() -> None:
     envs = ParallelEnvList(functools.partial(Raises, "ValueError"), 2, 1)
     obs = envs.reset(envs.obs_space())
     for step in range(2):
@@ -129,13 +129,13 @@ class VecRaises(EnvList):
         raise SystemExit(0)
 
 
-def test_exit_in_a_vectorised_environment_is_an_error() -> None:
+def test_system_exit_in_a_vectorised_environment_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="raised SystemExit: 0"):
         play(AnyVecEnv(VecRaises(Walk, 2)))
 
 
-def test_exception_of_any_class_in_a_worker_arrives_with_traceback_and_environment() -> None:
-    """And none of them ends the worker, whose environments go on with another episode."""
+def test_worker_exceptions_have_traceback_and_environment() -> None:
+    """And none ends the worker: its environments continue with another episode."""
     with contextlib.closing(
         ParallelEnvList(functools.partial(RaisesEach, KINDS), 2, 1, restarts=RestartQuota(0, 0))
     ) as envs:

@@ -28,7 +28,7 @@ def step(envs: VecEnv, steps: int) -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize(("cls", "least_ms"), [(Slow, 2), (FiltersItself, 4)])
-def test_time_in_own_methods_counts_once(cls: type[Environment], least_ms: int) -> None:
+def test_nested_environment_methods_are_timed_once(cls: type[Environment], least_ms: int) -> None:
     envs = EnvList(cls, 3)
     start = time.perf_counter()
     step(envs, steps=4)
@@ -41,7 +41,7 @@ def test_time_in_own_methods_counts_once(cls: type[Environment], least_ms: int) 
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_workers_tell_their_own_times_and_how_long_they_were_waited_for() -> None:
+def test_workers_report_their_times_and_waiting_times() -> None:
     envs = AddMetricsWrapper(ParallelEnvList(Slow, 4, 2))
     before = envs.process_times()
     step(envs, steps=5)

@@ -122,7 +122,7 @@ class ForksInStep(Forks):
 
 
 class Crowd(PlainState, Environment):
-    """A crowd of which others are shown in each step, with ids of all kinds."""
+    """A crowd with other visible members in each step, and ids of all types."""
 
     names: tuple[Any, ...] = (0, "0", (0, ("1", None)), None, 2.5, b"x", np.int16(7), 2**70)
 
@@ -168,7 +168,7 @@ class Unpicklable(Exception):  # noqa: N818
 
 
 class Raises(Walk):
-    """Raise in the second step, or elsewhere."""
+    """Raise in the second step, or in another method."""
 
     def __init__(self, kind: str, where: str = "act") -> None:
         super().__init__()
@@ -217,12 +217,12 @@ class Slow(Walk):
 
 
 def digest(chosen: dict[str, list[tuple[Any, Any]]]) -> float:
-    """A number that stands for what each entity was told to do, exact in float32."""
+    """A digest of the actions of all entities, exact in float32."""
     return float(zlib.crc32(repr(sorted(chosen.items())).encode()) % 2**20)
 
 
 class Replay(Environment):
-    """Shows the frames of a world in turn and rewards with the digest of what it was told."""
+    """Replays frames, and rewards with the digest of the actions."""
 
     def __init__(
         self, obs_space: ObsSpace, action_space: dict[str, ActionSpace], frames: list[Observation]
@@ -258,7 +258,7 @@ class Replay(Environment):
 
 
 def pairs_of(action: Action) -> list[tuple[Any, Any]]:
-    """Who was told what."""
+    """Actions by entity."""
     if isinstance(action, GlobalCategoricalAction):
         return [(GLOBAL, action.label)]
     told = action.labels if isinstance(action, CategoricalAction) else action.actees

@@ -199,7 +199,7 @@ class Sleeps(Walk):
 
 
 class Named(PlainState, Environment):
-    """Everybody has a name, of every kind that plain data has; what is named changes.
+    """Entities with ids of all types of plain data; actors and actees vary.
 
     It says in its reward who acted and who was selected.
     """

@@ -44,11 +44,11 @@ def test_dependencies_have_wheels_for_every_platform_and_python(platform: str, p
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_every_extra_alone_fits_the_other_dependencies(extra: str) -> None:
+def test_each_extra_is_compatible_with_the_dependencies(extra: str) -> None:
     assert "torch" in resolve("--extra", extra)
 
 
-def test_what_is_installed_with_all_extras_fits_together() -> None:
+def test_all_extras_are_compatible() -> None:
     command = [sys.executable, "-m", "pip", "check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout

@@ -65,7 +65,7 @@ def run(*command: object, folder: Path, **environment: str) -> str:
 
 
 def checkout(folder: Path) -> Path:
-    """Return a copy of what is in version control."""
+    """Return a copy of the files in version control."""
     files = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -121,7 +121,7 @@ INSTALLS: dict[str, tuple[bool, Callable[[Built, Path], tuple[object, ...]], dic
 
 
 @pytest.mark.parametrize("name", INSTALLS)
-def test_what_is_installed_trains_saves_loads_and_acts(
+def test_installed_package_trains_saves_loads_and_acts(
     name: str, built: Built, tmp_path: Path
 ) -> None:
     is_compiled, source, variables = INSTALLS[name]
@@ -148,8 +148,8 @@ def doctor(enn: Path, folder: Path) -> dict[str, str]:
     return {name: check["status"] for name, check in checks.items()}
 
 
-def test_the_line_of_the_readme_installs_this_project(tmp_path: Path) -> None:
-    """Typed as it is, but for packages of others, which are those of this environment."""
+def test_install_command_of_the_readme_works(tmp_path: Path) -> None:
+    """Runs the displayed command, with the third-party packages of this environment."""
     source = checkout(tmp_path / "checkout")
     readme = (ROOT / "README.md").read_text()
     (line,) = re.findall(r"^ {4}(.*pip install \.)$", readme, re.MULTILINE)
@@ -182,7 +182,7 @@ def test_make_removes_an_environment_that_could_not_be_completed(tmp_path: Path)
     assert not (tmp_path / ".venv").exists()
 
 
-def test_make_makes_a_half_made_environment_anew(tmp_path: Path) -> None:
+def test_make_recreates_an_incomplete_environment(tmp_path: Path) -> None:
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/python").touch()
     done = make(tmp_path, "mkdir -p .venv/bin && touch .venv/bin/pip")
@@ -190,7 +190,7 @@ def test_make_makes_a_half_made_environment_anew(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / ".venv/bin").iterdir()} == {"pip"}
 
 
-def test_a_wheel_has_no_sources_of_the_compiled_part_and_all_else(built: Built) -> None:
+def test_wheel_has_all_files_but_no_c_sources(built: Built) -> None:
     names = set(zipfile.ZipFile(built.wheel).namelist())
     pure = set(zipfile.ZipFile(built.pure).namelist())
     assert names - pure == {"rogue_net/native/_native.abi3.so"} | {
@@ -205,20 +205,20 @@ def test_a_wheel_has_no_sources_of_the_compiled_part_and_all_else(built: Built) 
     assert {name for name in names if name.startswith("enn_trainer/configs/")} == configs <= pure
 
 
-def test_sizes_are_small(built: Built) -> None:
+def test_wheel_and_sdist_are_small(built: Built) -> None:
     assert built.wheel.stat().st_size < MAX_WHEEL
     assert built.pure.stat().st_size < MAX_WHEEL
     assert built.sdist.stat().st_size < MAX_SDIST
 
 
-def test_the_same_sources_give_the_same_wheels_to_the_byte(built: Built, tmp_path: Path) -> None:
+def test_wheels_are_reproducible(built: Built, tmp_path: Path) -> None:
     build(checkout(tmp_path / "again"), tmp_path / "dist")
     build(checkout(tmp_path / "pure"), tmp_path / "dist", "--wheel", ENN_PURE="1")
     for wheel in (built.wheel, built.pure):
         assert (tmp_path / "dist" / wheel.name).read_bytes() == wheel.read_bytes()
 
 
-def test_wheels_pass_the_checks_of_a_release(built: Built, tmp_path: Path) -> None:
+def test_wheels_pass_release_checks(built: Built, tmp_path: Path) -> None:
     tools = Path(sys.executable).parent
     run(tools / "abi3audit", "--strict", built.wheel, folder=tmp_path)
     assert "manylinux" in run(tools / "auditwheel", "show", built.wheel, folder=tmp_path)
@@ -233,7 +233,7 @@ def test_wheels_pass_the_checks_of_a_release(built: Built, tmp_path: Path) -> No
     run(tools / "twine", "check", "--strict", *built, folder=tmp_path)
 
 
-def test_an_older_build_for_one_python_is_removed_where_it_would_be_found_first(
+def test_older_builds_that_shadow_the_new_one_are_removed(
     tmp_path: Path,
 ) -> None:
     source = checkout(tmp_path)

@@ -1,4 +1,4 @@
-"""Cases for the compiled network, and its answers beside those of torch."""
+"""Cases for the compiled network, with its outputs and the outputs of torch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -41,7 +41,7 @@ def answers(
     compiled: bool,
     actions: Mapping[str, Tensor] | None = None,
 ) -> tuple[NetOutput, dict[str, Tensor]]:
-    """What a network says, and the gradient of something that depends on all of it."""
+    """Return the outputs of a network, and the gradient of a function of all of them."""
     with nullcontext() if compiled else torch_only():
         out = net(batch, actions)
         parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
@@ -115,7 +115,7 @@ def assert_same(
     expected, expected_gradient = answers(net, batch, compiled=False)
     exact_net, exact_batch = deepcopy(net).double(), in_float64(batch)
     _, exact_gradient = answers(exact_net, exact_batch, False, expected.actions)
-    of_frames = by_frame(expected, batch)
+    expected_frames = by_frame(expected, batch)
     scales = {n: float(g.abs().max()) if g.numel() else 0.0 for n, g in expected_gradient.items()}
     largest = max(scales.values(), default=0.0)
     error = max(
@@ -126,12 +126,12 @@ def assert_same(
     for prepare in each:
         prepare()
         got, gradient = answers(net, batch, compiled=True)
-        for ours, of_torch in zip(by_frame(got, batch), of_frames, strict=True):
+        for ours, of_torch in zip(by_frame(got, batch), expected_frames, strict=True):
             for name, p in of_torch.items():
                 torch.testing.assert_close(ours[name], p, rtol=1e-3, atol=1e-3, msg=name)
-        for name, theirs in expected_gradient.items():
+        for name, expected_grad in expected_gradient.items():
             atol = (1e-3 + 4 * error) * scales[name] + 1e-5 * largest + 1e-5
-            torch.testing.assert_close(gradient[name], theirs, rtol=0, atol=atol, msg=name)
+            torch.testing.assert_close(gradient[name], expected_grad, rtol=0, atol=atol, msg=name)
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Guards around every array that Python allocates for the compiled code, all full of NaN."""
+"""Guard regions filled with NaN around arrays that Python allocates for compiled code."""
 
 from collections.abc import Iterator
 

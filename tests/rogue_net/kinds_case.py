@@ -1,4 +1,4 @@
-"""A network of a world with kinds, beside the same network of one-hot floats."""
+"""A network with categorical features, and an equal network with one-hot features."""
 
 from typing import Any
 
@@ -93,7 +93,7 @@ def frame(rng: np.random.Generator, space: ObsSpace = SPACE, most: int = 4) -> O
 
 
 def with_one_hot_columns(obs: Observation, space: ObsSpace) -> Observation:
-    """The observation as the space of one-hot floats shows it."""
+    """Convert an observation to the space with one-hot features."""
 
     def converted(rows: Any, entity: Entity) -> np.ndarray:
         array, n = np.asarray(rows), len(entity.features)
@@ -124,12 +124,12 @@ def large_labels_case(space: ObsSpace, d_model: int) -> tuple[RogueNet, EntityBa
 
 
 def columns_of(embedding: EntityEmbedding, space: ObsSpace, name: str) -> torch.Tensor:
-    """The weights of a type as those of one-hot columns, (d_model, columns)."""
-    of_type = embedding.by_type[module_key(name)]
-    assert isinstance(of_type, TypeEmbedding)
+    """Return the weights of a type for one-hot features, (d_model, columns)."""
+    type_embedding = embedding.by_type[module_key(name)]
+    assert isinstance(type_embedding, TypeEmbedding)
     own = Entity([]) if name == GLOBAL else space.entities[name]
-    weights, shared = of_type.linear.weight, space.global_entity
-    labels = of_type.labels.T if name in embedding.kinds else weights[:, :0]
+    weights, shared = type_embedding.linear.weight, space.global_entity
+    labels = type_embedding.labels.T if name in embedding.kinds else weights[:, :0]
     own_labels = sum(len(kind.labels) for kind in own.kinds)
     return torch.cat(
         [
@@ -153,8 +153,8 @@ def one_hot_net(net: RogueNet) -> RogueNet:
         if key in state and state[key].shape == tensor.shape:
             tensor.copy_(state[key])
     for name in net.embedding.types:
-        mine, theirs = (n.embedding.by_type[module_key(name)] for n in (net, twin))
-        if isinstance(mine, TypeEmbedding):
-            assert isinstance(theirs, TypeEmbedding)
-            theirs.linear.weight.copy_(columns_of(net.embedding, space, name))
+        embedding, twin_embedding = (n.embedding.by_type[module_key(name)] for n in (net, twin))
+        if isinstance(embedding, TypeEmbedding):
+            assert isinstance(twin_embedding, TypeEmbedding)
+            twin_embedding.linear.weight.copy_(columns_of(net.embedding, space, name))
     return twin

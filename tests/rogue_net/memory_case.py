@@ -1,4 +1,4 @@
-"""Frames of entities that come, go and are hidden, with a memory that is taken step by step."""
+"""Frames with changing and invisible entities, and networks with memory run step by step."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.answer import NetOutput
 from rogue_net.config import MemoryConfig
 from rogue_net.memory import memory_rows
-from rogue_net.past import NOTHING_KNOWN, Past, link
+from rogue_net.past import NO_KEYS, Past, link_rows
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.relpos.config import RelposEncodingConfig
 
@@ -90,14 +90,14 @@ def _frames(rng: np.random.Generator, envs: int, hides: bool) -> EntityBatch:
         return RaggedTensor(torch.from_numpy(rng.normal(size=(lengths.sum(), width))), lengths)
 
     positions = np.concatenate([np.arange(k) for k in counts["A"].tolist()])
-    of_a = RaggedTensor(torch.from_numpy(positions.astype(np.int64)), counts["A"])
+    actors = RaggedTensor(torch.from_numpy(positions.astype(np.int64)), counts["A"])
     seen = torch.from_numpy(rng.random(int(counts["B"].sum())) < 0.6)
     return EntityBatch(
         {"A": rows("A", 2), "B": rows("B", 1), GLOBAL: rows(GLOBAL, 1)},
         {"B": RaggedTensor(seen, counts["B"])} if hides else {},
         {
-            "go": ActionBatch(of_a),
-            "pick": ActionBatch(of_a, None, of_a),
+            "go": ActionBatch(actors),
+            "pick": ActionBatch(actors, None, actors),
             "call": ActionBatch(RaggedTensor(torch.from_numpy(total), one)),
         },
         envs,
@@ -113,12 +113,12 @@ def step_by_step(net: RogueNet, played: Episodes) -> list[NetOutput]:
     remembering = net.remembering
     assert remembering is not None
     assert net.memory is not None
-    known, states = NOTHING_KNOWN, torch.zeros(0, net.memory.width, dtype=torch.float64)
+    keys, states = NO_KEYS, torch.zeros(0, net.memory.width, dtype=torch.float64)
     outs = []
     for t, (frames, begun) in enumerate(zip(played.frames, played.begun, strict=True)):
         rows, n = memory_rows(frames, remembering), frames.num_frames
         now = np.zeros(n, np.int64)
-        links = link(rows, np.arange(n), now, begun, known, remembering.keep_absent)
+        links = link_rows(rows, np.arange(n), now, begun, keys, remembering.keep_absent)
         past = Past.of(rows, links, now, _rewards(played)[t], states)
         generator = torch.Generator().manual_seed(t)
         uniforms = {
@@ -129,8 +129,8 @@ def step_by_step(net: RogueNet, played: Episodes) -> list[NetOutput]:
             outs.append(net(replace(frames, past=past), uniforms=uniforms))
         memory = outs[-1].memory
         assert memory is not None
-        states = torch.cat([memory, states])[torch.from_numpy(links.left)]
-        known = links.known
+        states = torch.cat([memory, states])[torch.from_numpy(links.final)]
+        keys = links.final_keys
     return outs
 
 
@@ -142,7 +142,7 @@ def linked(net: RogueNet, played: Episodes) -> EntityBatch:
     time, column = np.repeat(np.arange(steps), envs), np.tile(np.arange(envs), steps)
     rows = memory_rows(batch, remembering)
     begun = played.begun.reshape(-1)
-    links = link(rows, column, time, begun, NOTHING_KNOWN, remembering.keep_absent)
+    links = link_rows(rows, column, time, begun, NO_KEYS, remembering.keep_absent)
     rewards = _rewards(played).reshape(-1)
     return replace(batch, past=Past.of(rows, links, time, rewards, torch.zeros(0, 0)))
 

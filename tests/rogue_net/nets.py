@@ -32,7 +32,7 @@ from rogue_net import (
     TranslationConfig,
 )
 from rogue_net.actions.distributions import CategoricalDistribution
-from rogue_net.actions.gaussian_numbers import GaussianNumbers
+from rogue_net.actions.gaussian_numbers import SquashedGaussian
 from tests.strategies import World, some_of, worlds
 
 SPACE = ObsSpace(
@@ -89,7 +89,7 @@ def net_of(
     seed: int = 0,
     **options: Any,
 ) -> RogueNet:
-    """A network in float64 whose every parameter is random, also those that begin as zero."""
+    """A network in float64 with random parameters, including those initialised to zero."""
     config = RogueNetConfig(**{"d_model": 8, "n_head": 2, "d_qk": 4, "n_layer": 2, **options})
     net = RogueNet(config, obs_space, action_space, {"value": 1} if heads is None else heads)
     generator = torch.Generator().manual_seed(seed)
@@ -101,7 +101,7 @@ def net_of(
 
 @st.composite
 def nets_and_batches(draw: st.DrawFn, numbers: bool = True) -> tuple[RogueNet, EntityBatch]:
-    """A network of a random world, and frames of it whose statistics it knows.
+    """Strategy: a network of random spaces, and frames that are in its input statistics.
 
     Args:
         draw: hypothesis'.
@@ -117,7 +117,7 @@ def nets_and_batches(draw: st.DrawFn, numbers: bool = True) -> tuple[RogueNet, E
 
 @st.composite
 def options(draw: st.DrawFn, obs_space: ObsSpace) -> dict[str, Any]:
-    """Everything that a configuration may ask for beyond sizes, where the space allows it."""
+    """Strategy: all options of a configuration that the space supports, except sizes."""
     with_features = {n: e.features for n, e in obs_space.entities.items() if e.features}
     kinds = ["plain", "pooling", "relpos", "translation", "relpos and translation"]
     kind = draw(st.sampled_from(kinds if with_features else kinds[:2]))
@@ -149,8 +149,8 @@ def relpos_configs(
     """
     owners = sorted(name for name, entity in obs_space.entities.items() if entity.features)
     owner = draw(st.sampled_from(owners))
-    own = obs_space.entities[owner].features
-    names = draw(some_of(own).filter(len))
+    features = obs_space.entities[owner].features
+    names = draw(some_of(features).filter(len))
     distance = draw(st.booleans())
     radial = len(names) > 1 and not continuous and draw(st.booleans())
     buckets = st.integers(1, 5)
@@ -170,7 +170,7 @@ def relpos_configs(
         exclude_entities=draw(some_of(sorted({*obs_space.entities} - {owner}))),
         value_gate=draw(st.sampled_from([None, "relu", "gelu", "sigmoid", "linear"])),
         **projections,
-        **draw(rotations(own, radial)),
+        **draw(rotations(features, radial)),
     )
 
 
@@ -184,7 +184,7 @@ def rotations(features: list[str], allowed: bool) -> st.SearchStrategy[dict[str,
 
 
 def shows_something(world: World) -> bool:
-    """Whether a network of the world's spaces has anything to embed."""
+    """Return whether the spaces have any entity type or global action."""
     spaces = world.action_space.values()
     return bool(world.obs_space.entities) or any(
         isinstance(space, GlobalCategoricalActionSpace) for space in spaces
@@ -206,11 +206,11 @@ def by_frame(out: NetOutput, batch: EntityBatch) -> list[dict[str, Tensor]]:
             lengths = action.actors.lengths
             distribution = out.distribution(name)
             if isinstance(distribution, CategoricalDistribution):
-                of_all = distribution.log_probs
+                table = distribution.log_probs
             else:
-                assert isinstance(distribution, GaussianNumbers)
-                of_all = distribution.parameters
-            log_probs = rows_of(RaggedTensor(of_all, lengths), i)
+                assert isinstance(distribution, SquashedGaussian)
+                table = distribution.parameters
+            log_probs = rows_of(RaggedTensor(table, lengths), i)
             if action.actees is not None:
                 num_actees = int(action.actees.lengths[i])
                 assert log_probs[:, num_actees:].eq(-torch.inf).all()

@@ -1,4 +1,4 @@
-"""Loads a golden case: a published network, its inputs and what it answered."""
+"""Load a golden case: a published network, its inputs and its outputs."""
 
 import json
 from dataclasses import dataclass

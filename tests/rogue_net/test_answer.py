@@ -1,4 +1,4 @@
-"""How choices are made, and what else a network can be asked."""
+"""Sampling, temperature, attention weights, and separate value networks."""
 
 import copy
 from typing import Any
@@ -15,7 +15,7 @@ FRAMES = [frame(3, 1, 2, seed=1), frame(0, 2, 0, seed=2), frame(2, 0, 3, seed=3)
 RELPOS = RelposEncodingConfig([2], ["x"])
 
 
-def test_lengths_say_whose_actors_are_whose() -> None:
+def test_lengths_are_the_actors_of_each_frame() -> None:
     batch = batch_of(FRAMES)
     out = net_of()(batch)
     assert out.lengths is not None
@@ -27,7 +27,7 @@ def test_lengths_say_whose_actors_are_whose() -> None:
     assert out.attention is None
 
 
-def test_generator_draws_the_choices_and_nothing_else_does() -> None:
+def test_sampling_uses_the_generator_and_no_global_rng() -> None:
     net, batch = net_of(), batch_of(FRAMES * 20)
     state = torch.get_rng_state()
     first, second, other = (
@@ -42,7 +42,7 @@ def test_generator_draws_the_choices_and_nothing_else_does() -> None:
         net(batch, actions=first.actions, generator=torch.Generator())
 
 
-def test_temperature_divides_the_scores() -> None:
+def test_temperature_divides_the_logits() -> None:
     net, batch = net_of(), batch_of(FRAMES)
     plain = net(batch)
     for temperature in (0.3, 1.0, 4.0):
@@ -60,14 +60,14 @@ def test_temperature_divides_the_scores() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), float("nan")])
-def test_temperature_that_is_none_is_refused(temperature: float) -> None:
+def test_invalid_temperature_is_refused(temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature: expected a finite number above 0, got"):
         net_of()(batch_of(FRAMES), temperature=temperature)
 
 
 @pytest.mark.parametrize("relpos", [None, RELPOS])
 @pytest.mark.parametrize("n_layer", [0, 1, 3])
-def test_attention_says_who_looks_at_whom(n_layer: int, relpos: Any) -> None:
+def test_attention_weights_are_between_visible_entities(n_layer: int, relpos: Any) -> None:
     net = net_of(n_layer=n_layer, relpos_encoding=relpos)
     hidden = frame(2, 3, 2, visible={"Rock": [True, False, True]}, actions={})
     batch = batch_of([*FRAMES, hidden])
@@ -83,14 +83,14 @@ def test_attention_says_who_looks_at_whom(n_layer: int, relpos: Any) -> None:
         alone = net(one, attention=True).attention
         assert alone is not None
         torch.testing.assert_close(attention, alone[0])
-    of_hidden = out.attention[-1]
-    assert (of_hidden[:, :, [0, 1, 2, 4, 5, 6, 7], 3] == 0).all()
+    hidden_weights = out.attention[-1]
+    assert (hidden_weights[:, :, [0, 1, 2, 4, 5, 6, 7], 3] == 0).all()
     if n_layer:
-        assert (of_hidden[:, :, 3, 3] > 0).all()
+        assert (hidden_weights[:, :, 3, 3] > 0).all()
 
 
-def test_pooling_has_no_attention_to_show() -> None:
-    with pytest.raises(ValueError, match=r"attention: expected .*pooling='max' instead"):
+def test_attention_with_pooling_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"attention: expected .*pooling='max'"):
         net_of(pooling="max")(batch_of(FRAMES), attention=True)
 
 

@@ -1,4 +1,4 @@
-"""Half of the bits inside the network, by `torch.autocast`, and all of them in what it says."""
+"""Networks under `torch.autocast`: bfloat16 layers and float32 outputs."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import torch
 
 from entity_env import EnvList
 from rogue_net import NetOutput, RelposEncodingConfig, RogueNet, RogueNetConfig
-from rogue_net.actions.gaussian_numbers import GaussianNumbers
-from rogue_net.actions.parts import PartDistribution, is_taken
+from rogue_net.actions.gaussian_numbers import SquashedGaussian
+from rogue_net.actions.parts import ConditionalDistribution, has_choice
 from rogue_net.embedding import module_key
 from rogue_net.native import AVAILABLE, backend
 from rogue_net.ragged import EntityBatch
@@ -30,7 +30,7 @@ PROJECTED = RelposEncodingConfig(
 
 
 def decided_net(options: dict[str, Any]) -> RogueNet:
-    """A network whose choices are far from equally probable, as those of a trained one."""
+    """A network with peaked distributions, like a trained network."""
     torch.manual_seed(0)
     net = RogueNet(
         RogueNetConfig(d_model=128, init="published", **options), SPACE, ACTIONS, {"value": 1}
@@ -63,7 +63,7 @@ def some_batch() -> EntityBatch:
     ],
     ids=["plain", "pooling", "polar", "grid", "projected"],
 )
-def test_the_policy_hardly_changes(options: dict[str, Any]) -> None:
+def test_policy_under_autocast_is_close_to_float32(options: dict[str, Any]) -> None:
     """And what a loss is made of has full precision, as has every gradient."""
     net, batch = decided_net(options), some_batch()
     net.update_input_stats(batch)
@@ -84,7 +84,7 @@ def test_the_policy_hardly_changes(options: dict[str, Any]) -> None:
     assert float(torch.cosine_similarity(half_gradient, full_gradient, dim=0)) > 0.98
 
 
-def test_numbers_and_parts_hardly_change() -> None:
+def test_continuous_and_dependent_actions_under_autocast_are_close_to_float32() -> None:
     envs = EnvList(Camp, 128)
     envs.seed(0)
     batch = EntityBatch.of(envs.reset(envs.obs_space()))
@@ -98,8 +98,8 @@ def test_numbers_and_parts_hardly_change() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         half = net(batch, full.actions)
     for name, chosen in full.actions.items():
-        taken = is_taken(chosen)
-        assert taken.any()
+        active = has_choice(chosen)
+        assert active.any()
         for table in (full.log_probs.get(name), half.log_probs.get(name)):
             assert table is None or table.dtype == torch.float32
         if name in full.log_probs:
@@ -109,31 +109,33 @@ def test_numbers_and_parts_hardly_change() -> None:
             pairs = [(one.mean.sigmoid(), other.mean.sigmoid())]
             pairs += [(one.log_std.exp(), other.log_std.exp())]
         for got, expected in pairs:
-            assert (got - expected)[taken].abs().max() < 0.02, name
+            assert (got - expected)[active].abs().max() < 0.02, name
 
 
-def numbers_of(out: NetOutput, name: str) -> GaussianNumbers:
+def numbers_of(out: NetOutput, name: str) -> SquashedGaussian:
     distribution = out.distribution(name)
-    inner = distribution.inner if isinstance(distribution, PartDistribution) else distribution
-    assert isinstance(inner, GaussianNumbers)
+    inner = (
+        distribution.inner if isinstance(distribution, ConditionalDistribution) else distribution
+    )
+    assert isinstance(inner, SquashedGaussian)
     return inner
 
 
-def test_heads_are_not_cast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they say of the same entities is the same, to the bit."""
+def test_heads_run_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads give equal results, to the bit, for the same entities."""
     net, batch = decided_net({}), some_batch()
     with torch.autocast("cpu", torch.bfloat16):
         x, layout = net.embed(batch)
         half = net(batch)
     assert x.dtype == torch.float32
-    monkeypatch.setattr(backend, "run", lambda *_, **__: backend.Output(x, layout))
+    monkeypatch.setattr(backend, "run", lambda *_, **__: backend.RunOutput(x, layout))
     full: NetOutput = net(batch)
     for name, expected in full.log_probs.items():
         torch.testing.assert_close(half.log_probs[name], expected, rtol=0, atol=0)
     torch.testing.assert_close(half.values, full.values, rtol=0, atol=0)
 
 
-def test_precision_of_the_configuration_is_autocast_of_the_layers() -> None:
+def test_precision_setting_equals_autocast_of_the_layers() -> None:
     net, batch = decided_net({}), some_batch()
     with torch.autocast("cpu", torch.bfloat16):
         expected = net(batch)
@@ -148,7 +150,7 @@ def test_precision_of_the_configuration_is_autocast_of_the_layers() -> None:
 @pytest.mark.skipif(not AVAILABLE, reason="nothing was compiled")
 @pytest.mark.parametrize("options", [{}, {"relpos_encoding": POLAR}], ids=["plain", "polar"])
 @pytest.mark.parametrize("grain", [1, 1000])
-def test_products_in_half_have_few_shapes_which_change_nothing(
+def test_bfloat16_products_have_few_shapes_and_equal_results(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], grain: int
 ) -> None:
     """Torch compiles one for each number of rows; the gradient is not of rows that are added."""
@@ -169,7 +171,7 @@ def test_products_in_half_have_few_shapes_which_change_nothing(
 
 
 @pytest.mark.skipif(not AVAILABLE, reason="nothing was compiled")
-def test_what_is_compiled_stays_in_full_precision() -> None:
+def test_compiled_code_stays_in_float32() -> None:
     net = RogueNet(RogueNetConfig(d_model=32), SPACE, ACTIONS, {"value": 1})
     batch = some_batch()
     full = net(batch)
@@ -177,6 +179,6 @@ def test_what_is_compiled_stays_in_full_precision() -> None:
     torch.testing.assert_close(net(batch).log_probs, full.log_probs, rtol=0, atol=0)
 
 
-def test_another_precision_is_refused() -> None:
+def test_unknown_precision_is_refused() -> None:
     with pytest.raises(ValueError, match='precision: expected "float32" or "bfloat16", got'):
         RogueNetConfig(precision="float16")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A network that takes labels is that of one-hot floats with the same weights."""
+"""Networks with categorical features equal networks with one-hot features and the same weights."""
 
 from copy import deepcopy
 from typing import Any
@@ -65,7 +65,7 @@ def test_labels_equal_one_hot_floats(name: str, space: ObsSpace, data: st.DataOb
     obs = data.draw(frames(space))
     batch = batch_of(obs, space)
     floats = batch_of([with_one_hot_columns(o, space) for o in obs], one_hot_space(space))
-    expected, of_twin = answers(twin, floats, compiled=False)
+    expected, twin_gradient = answers(twin, floats, compiled=False)
     is_compiled = AVAILABLE and name not in ("pooled", "without layers")
     assert (backend.run(net, batch) is not None) == is_compiled
     for compiled in [False] + [True] * is_compiled:
@@ -77,7 +77,7 @@ def test_labels_equal_one_hot_floats(name: str, space: ObsSpace, data: st.DataOb
         changed = deepcopy(net)
         for key, parameter in changed.named_parameters():
             parameter.data = gradients.get(key, torch.zeros_like(parameter))
-        for key, gradient in of_twin.items():
+        for key, gradient in twin_gradient.items():
             types = net.embedding.types
             one = next((n for n in types if f".{module_key(n)}.linear.weight" in key), "")
             mine = columns_of(changed.embedding, space, one) if one else gradients[key]
@@ -85,7 +85,7 @@ def test_labels_equal_one_hot_floats(name: str, space: ObsSpace, data: st.DataOb
 
 
 @pytest.mark.parametrize("compiled", PATHS)
-def test_labels_of_hidden_entities_are_for_values_alone(compiled: bool) -> None:
+def test_labels_of_invisible_entities_affect_only_values(compiled: bool) -> None:
     net, outputs = net_of(n_layer=1), []
     torch.nn.init.normal_(net.regression_heads["/value"].weight)
     for color, text in (("red", "7"), ("blue", "7"), ("red", "3")):
@@ -109,7 +109,9 @@ def test_labels_of_hidden_entities_are_for_values_alone(compiled: bool) -> None:
 
 @given(frames(), st.randoms(use_true_random=False))
 @settings(max_examples=10)
-def test_the_order_of_entities_means_nothing(obs: list[Observation], random: Any) -> None:
+def test_embedding_is_invariant_to_the_order_of_entities(
+    obs: list[Observation], random: Any
+) -> None:
     net = net_of(n_layer=1)
     shuffled = []
     for one in obs:
@@ -130,7 +132,7 @@ def test_the_order_of_entities_means_nothing(obs: list[Observation], random: Any
 
 @given(frames(), frames())
 @settings(max_examples=10)
-def test_batches_are_joined_taken_and_cut_with_their_labels(
+def test_batches_concatenate_select_and_slice_labels(
     some: list[Observation], others: list[Observation]
 ) -> None:
     joined = EntityBatch.cat([batch_of(some), batch_of(others)])
@@ -150,27 +152,27 @@ def test_batches_are_joined_taken_and_cut_with_their_labels(
     assert whole.kinds["Word"].values.dtype == torch.int16
 
 
-def test_labels_are_outside_of_the_input_statistics() -> None:
+def test_labels_do_not_enter_the_input_statistics() -> None:
     net = net_of()
     obs = [Observation(features={"Unit": [[1.0, 2.0, "red", True]]}, global_features=[0, "wet"])]
     net.update_input_stats(batch_of(obs))
     sizes = {}
     for name in net.embedding.types:
-        of_type = net.embedding.by_type[module_key(name)]
-        assert isinstance(of_type, TypeEmbedding)
-        sizes[name] = len(of_type.norm.mean)
+        embedding = net.embedding.by_type[module_key(name)]
+        assert isinstance(embedding, TypeEmbedding)
+        sizes[name] = len(embedding.norm.mean)
     assert sizes == {"Unit": 3, "Word": 1, "Rock": 3, "Air": 1, GLOBAL: 1}
 
 
-def test_a_world_without_kinds_draws_the_weights_that_it_drew() -> None:
+def test_initial_weights_without_categorical_features_are_unchanged() -> None:
     """From the same generator, in the same order and under the same names."""
     net = net_of(one_hot_space(OWN_ONLY))
     assert not [key for key in net.state_dict() if "labels" in key]
     torch.manual_seed(0)
-    of_type = net.embedding.by_type[module_key("Unit")]
-    assert isinstance(of_type, TypeEmbedding)
+    embedding = net.embedding.by_type[module_key("Unit")]
+    assert isinstance(embedding, TypeEmbedding)
     first = torch.nn.Linear(2 + 3 + 2, 32)
-    assert torch.equal(of_type.linear.weight, first.weight)
+    assert torch.equal(embedding.linear.weight, first.weight)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_a_world_without_kinds_draws_the_weights_that_it_drew() -> None:
         ({"relpos_encoding": RelposEncodingConfig([2, 2], ["x", "season"])}, "relpos_encoding.pos"),
     ],
 )
-def test_a_kind_is_no_position(settings: dict[str, Any], message: str) -> None:
+def test_categorical_position_feature_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"{message}.*: expected numbers, got .* is a kind of"):
         net_of(**settings)
 
@@ -212,7 +214,7 @@ def test_labels_are_matched_by_name() -> None:
         },
         global_features=[True, "dry"],
     )
-    known = Observation(
+    network_obs = Observation(
         features={
             "Rock": [[1.0, 2.0]],
             "Word": [["7"], ["3"]],
@@ -220,7 +222,9 @@ def test_labels_are_matched_by_name() -> None:
         },
         global_features=["dry"],
     )
-    batches = [EntityBatch.of(batch_obs([o], s, {})) for o, s in ((shown, OTHER), (known, KNOWN))]
+    batches = [
+        EntityBatch.of(batch_obs([o], s, {})) for o, s in ((shown, OTHER), (network_obs, KNOWN))
+    ]
     adapted, expected = adapt_batch(batches[0], OTHER, KNOWN), batches[1]
     for name, rows in expected.kinds.items():
         assert adapted.kinds[name].values.tolist() == rows.values.tolist(), name
@@ -242,7 +246,7 @@ def test_labels_are_matched_by_name() -> None:
         ),
     ],
 )
-def test_a_network_says_which_labels_it_lacks(unit: Entity, message: str) -> None:
+def test_unknown_labels_are_refused_by_name(unit: Entity, message: str) -> None:
     shown = ObsSpace(entities={"Unit": unit})
     net = RogueNet(RogueNetConfig(), OWN_ONLY, {}, {"value": 1})
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""What a network keeps: its parameters and statistics, and nothing else."""
+"""State of a network: parameters and input statistics, and nothing else."""
 
 import copy
 import io
@@ -71,7 +71,7 @@ def assert_equal(got: list[Tensor], expected: list[Tensor]) -> None:
 # Copies and files.
 
 
-def test_copy_answers_the_same_and_goes_its_own_way() -> None:
+def test_deep_copy_has_equal_outputs_and_separate_statistics() -> None:
     net = known_net()
     expected = answers(net)
     other = copy.deepcopy(net)
@@ -101,7 +101,7 @@ def test_parameters_and_statistics_survive_a_file() -> None:
         assert other.state_dict()[name].dtype == tensor.dtype
 
 
-def test_networks_do_not_know_of_each_other() -> None:
+def test_networks_do_not_share_state() -> None:
     alone = known_net()
     expected = answers(alone)
     first, second = known_net(), known_net(seed=1)
@@ -118,13 +118,13 @@ def test_forward_changes_neither_network_nor_batch_nor_randomness() -> None:
     net, batch = known_net(), some_batch()
     state_before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     versions = {name: tensor._version for name, tensor in net.state_dict(keep_vars=True).items()}
-    batch_before, kept_before = copy.deepcopy(batch), everything_kept(net)
+    batch_before, kept_before = copy.deepcopy(batch), module_state_ids(net)
     randomness = torch.get_rng_state()
     net(batch, uniforms=UNIFORMS)
     net(batch)
     net.values(batch)
     assert torch.equal(torch.get_rng_state(), randomness)
-    assert everything_kept(net) == kept_before
+    assert module_state_ids(net) == kept_before
     assert [*net.state_dict()] == [*state_before]
     for name, tensor in net.state_dict(keep_vars=True).items():
         assert torch.equal(tensor, state_before[name])
@@ -132,17 +132,17 @@ def test_forward_changes_neither_network_nor_batch_nor_randomness() -> None:
     assert_same_batch(batch, batch_before)
 
 
-def everything_kept(net: nn.Module) -> dict[str, Any]:
-    """Every attribute of every module, and what is in those that hold things, by identity."""
-    kept: dict[str, Any] = {}
+def module_state_ids(net: nn.Module) -> dict[str, Any]:
+    """Return the ids of all attributes of all modules, including contents of containers."""
+    ids: dict[str, Any] = {}
     for path, module in net.named_modules():
         for name, value in vars(module).items():
-            kept[f"{path}:{name}"] = id(value)
+            ids[f"{path}:{name}"] = id(value)
             if isinstance(value, dict):
-                kept[f"{path}:{name} holds"] = [(key, id(one)) for key, one in value.items()]
+                ids[f"{path}:{name} holds"] = [(key, id(one)) for key, one in value.items()]
             elif isinstance(value, list | set | tuple):
-                kept[f"{path}:{name} holds"] = [id(one) for one in value]
-    return kept
+                ids[f"{path}:{name} holds"] = [id(one) for one in value]
+    return ids
 
 
 def assert_same_batch(got: Any, expected: Any) -> None:
@@ -172,7 +172,7 @@ def test_network_that_acted_in_inference_mode_can_be_trained() -> None:
     assert not torch.equal(answers(net)[-1], acted[-1])
 
 
-def test_training_mode_makes_no_difference() -> None:
+def test_training_mode_does_not_affect_the_output_without_dropout() -> None:
     net = known_net()
     assert_equal(answers(net.eval()), answers(net.train()))
 
@@ -195,7 +195,7 @@ def test_gradient_reaches_every_parameter(n_layer: int) -> None:
             assert parameter.grad.abs().max() > 1e-9, name
 
 
-def test_what_took_no_part_gets_no_gradient() -> None:
+def test_unused_parameters_get_no_gradient() -> None:
     net = net_of()
     policy_loss(net(batch_of([frame(2, actions={})]))).backward()
     idle = ("embedding.by_type./Rock", "embedding.by_type./Goal", "action_heads")
@@ -243,7 +243,7 @@ def test_counts_stay_exact(count: int) -> None:
     assert norm(torch.ones(1, 1)).item() == pytest.approx(1)
 
 
-def test_mean_of_many_rows_still_moves_by_the_right_amount() -> None:
+def test_mean_of_many_rows_is_updated_exactly() -> None:
     norm = InputNorm(1)
     norm.count.fill_(2**30 - 1)
     norm.merge(Moments.of(torch.ones(1, 1)))
@@ -260,7 +260,7 @@ def test_constant_feature_becomes_zero(value: float, sizes: list[int]) -> None:
     assert norm(torch.full((2, 1), value)).tolist() == [[expected]] * 2
 
 
-def test_variance_too_small_for_the_features_type_gives_no_nan() -> None:
+def test_underflowing_variance_gives_no_nan() -> None:
     norm = InputNorm(1)
     x = torch.zeros(100, 1)
     x[0] = 1e-45  # the smallest float32; the deviation is a tenth of it
@@ -269,7 +269,7 @@ def test_variance_too_small_for_the_features_type_gives_no_nan() -> None:
 
 
 @pytest.mark.parametrize("num_rows", [0, 1])
-def test_too_few_rows_to_normalise_by_leave_values_as_they_are(num_rows: int) -> None:
+def test_fewer_than_two_rows_do_not_normalise(num_rows: int) -> None:
     norm = InputNorm(2)
     norm.merge(Moments.of(torch.full((num_rows, 2), 3.0)))
     x = torch.tensor([[1.0, -2.0], [7.0, -1e30]])
@@ -277,7 +277,7 @@ def test_too_few_rows_to_normalise_by_leave_values_as_they_are(num_rows: int) ->
     assert norm(x[:0]).shape == (0, 2)
 
 
-def test_statistics_are_those_of_all_entities_that_were_shown() -> None:
+def test_statistics_include_all_observed_entities() -> None:
     """With the global features of their frame, whether the policy sees them or not."""
     net = net_of(ObsSpace(["clock"], {"Unit": Entity(["x", "y"])}), {"move": ACTIONS["move"]})
     batch = some_batch()
@@ -300,9 +300,9 @@ def test_statistics_keep_their_precision_in_a_converted_network(dtype: torch.dty
     assert expected
     converted = copy.deepcopy(net).to(dtype)
     for name, tensor in expected.items():
-        kept = converted.state_dict()[name]
-        assert kept.dtype == tensor.dtype
-        assert torch.equal(kept, tensor)
+        buffers = converted.state_dict()[name]
+        assert buffers.dtype == tensor.dtype
+        assert torch.equal(buffers, tensor)
     assert {p.dtype for p in converted.parameters()} == {dtype}
 
 
@@ -312,7 +312,7 @@ STATISTICS = ("norm.count", "norm.mean", "norm.squares_sum")
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_network_in_half_precision_answers_nearly_the_same(
+def test_half_precision_network_is_close_to_float32(
     dtype: torch.dtype, options: dict[str, Any]
 ) -> None:
     net = net_of(**options)
@@ -340,17 +340,17 @@ def test_copies_files_and_inference_mode_keep_every_option(options: dict[str, An
     torch.save(net, file)
     file.seek(0)
     assert_equal(answers(torch.load(file, weights_only=False)), expected)
-    kept = everything_kept(net)
+    buffers = module_state_ids(net)
     train_a_little(net)
-    assert {k: v for k, v in everything_kept(net).items() if "holds" not in k} == {
-        k: v for k, v in kept.items() if "holds" not in k
+    assert {k: v for k, v in module_state_ids(net).items() if "holds" not in k} == {
+        k: v for k, v in buffers.items() if "holds" not in k
     }
     assert not torch.equal(answers(net)[-1], expected[-1])
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_processes_that_merge_what_they_saw_know_what_one_would(options: dict[str, Any]) -> None:
-    """In equal order they agree to the last bit, as ranks must."""
+def test_merged_moments_of_processes_equal_a_single_process(options: dict[str, Any]) -> None:
+    """Merged in equal order, moments are equal to the bit, as ranks require."""
     batch = some_batch()
     alone, *ranks = (net_of(**options) for _ in range(3))
     alone.update_input_stats(batch)
@@ -371,7 +371,7 @@ def test_processes_that_merge_what_they_saw_know_what_one_would(options: dict[st
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # torch's own, by a new thread
 @pytest.mark.parametrize("options", OPTIONS)
-def test_gpu_answers_as_the_processor_does(options: dict[str, Any]) -> None:
+def test_gpu_outputs_equal_cpu_outputs(options: dict[str, Any]) -> None:
     net = net_of(**options)
     net.update_input_stats(some_batch())
     expected = net(some_batch())
@@ -424,20 +424,20 @@ def on_gpu(batch: EntityBatch) -> EntityBatch:
         "",
     ],
 )
-def test_parameters_that_this_network_does_not_have_are_refused(name: str) -> None:
+def test_published_parameters_without_equivalent_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="not a parameter of a network that can be converted"):
         from_published({name: torch.zeros(1)})
 
 
 @pytest.mark.parametrize("missing", ["key", "query", "value"])
-def test_attention_without_one_of_its_projections_is_refused(missing: str) -> None:
+def test_published_attention_with_a_missing_projection_is_refused(missing: str) -> None:
     parts = {f"backbone.blocks.0.attn.{part}.weight" for part in ("key", "query", "value")}
     state = dict.fromkeys(parts - {f"backbone.blocks.0.attn.{missing}.weight"}, torch.zeros(2, 2))
     with pytest.raises(ValueError, match=rf"blocks\.0\.attn\.{missing}\.weight: missing"):
         from_published(state)
 
 
-def test_published_names_with_dots_become_ours() -> None:
+def test_published_names_with_dots_are_renamed() -> None:
     published = {
         "embedding.embeddings.a.b.1.weight": torch.zeros(1),
         "action_heads.a.b.proj.bias": torch.zeros(2),
@@ -450,7 +450,7 @@ def test_published_names_with_dots_become_ours() -> None:
     ]
 
 
-def test_published_projections_by_type_say_what_they_said() -> None:
+def test_published_per_entity_projections_give_equal_outputs() -> None:
     """Row B36: the first type had all of them, the others none."""
     shared = "backbone.relpos_encoding.kproj."
     types = ["b", "a.c", "a"]
@@ -466,7 +466,7 @@ def test_published_projections_by_type_say_what_they_said() -> None:
     assert [tensor.item() for tensor in published.values()] == [1.0, 2.0, 4.0]
 
 
-def test_published_relative_positions_become_ours() -> None:
+def test_published_relative_positions_are_renamed() -> None:
     """Blocks name the shared encoding again, and buffers that follow from the configuration."""
     shared = "backbone.relpos_encoding."
     published = {

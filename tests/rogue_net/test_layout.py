@@ -1,4 +1,4 @@
-"""Padded rows against the place each entity ought to have, found one entity at a time."""
+"""Padded layouts against positions computed entity by entity."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def layout_for(lengths: list[list[int]]) -> Layout:
 @example([[5]])
 @example([[0, 0, 0], [0, 0, 0]])
 @example([[1, 2000, 1, 0, 500, 1]])
-def test_every_entity_has_a_padded_row_of_its_own(lengths: list[list[int]]) -> None:
+def test_every_entity_has_a_distinct_padded_row(lengths: list[list[int]]) -> None:
     layout = layout_for(lengths)
     expected = []
     for k in range(len(lengths)):
@@ -45,7 +45,7 @@ def test_every_entity_has_a_padded_row_of_its_own(lengths: list[list[int]]) -> N
 @example([[0]])
 @example([[0, 0, 0], [0, 0, 0]])
 @example([[1, 2000, 1, 0, 500, 1]])
-def test_buckets_hold_each_frame_that_has_entities_once(lengths: list[list[int]]) -> None:
+def test_each_frame_with_entities_is_in_one_bucket(lengths: list[list[int]]) -> None:
     layout = layout_for(lengths)
     totals = np.sum(lengths, axis=0).tolist()
     assert layout.lengths.tolist() == totals

@@ -1,4 +1,4 @@
-"""Memory of networks: the cell, sequences, and who is remembered."""
+"""Memory of networks: links between rows, the recurrent cell, and sequences."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from entity_env import Ragged
 from rogue_net import RogueNet, RogueNetConfig, RogueNetWithValueNet
 from rogue_net.config import MemoryConfig
-from rogue_net.memory import MemoryRows, _Sequences, memory_rows, remember
+from rogue_net.memory import MemoryRows, _GRUSequence, memory_rows, update_states
 from rogue_net.native import library
 from rogue_net.native.memory import starts_of_parts
 from rogue_net.native.network import threads_at_work
-from rogue_net.past import FRAME, NEW, NOTHING_KNOWN, Known, Past, link
+from rogue_net.past import FRAME, NEW, NO_KEYS, Past, RowKeys, link_rows
 from rogue_net.ragged import EntityBatch, RaggedTensor
 from tests.rogue_net.memory_case import (
     ACTIONS,
@@ -42,7 +42,7 @@ KINDS: Any = st.fixed_dictionaries(
 
 @st.composite
 def shown(draw: st.DrawFn) -> tuple[list[list[set[int]]], list[list[bool]], int]:
-    """Who is shown in each step of some environments, where episodes begin, how long to keep."""
+    """Strategy: ids observed per step and environment, episode starts, and `keep_absent`."""
     steps, envs = draw(st.integers(1, 7)), draw(st.integers(1, 3))
     who = st.sets(st.integers(0, 3))
     frames = [[draw(who) for _ in range(envs)] for _ in range(steps)]
@@ -52,56 +52,56 @@ def shown(draw: st.DrawFn) -> tuple[list[list[set[int]]], list[list[bool]], int]
 
 @settings(max_examples=100)
 @given(shown(), st.integers(1, 7))
-def test_links_are_those_of_a_dictionary_of_who_was_last_where(
+def test_links_equal_a_dictionary_of_last_rows(
     case: tuple[list[list[set[int]]], list[list[bool]], int], cut: int
 ) -> None:
-    """Also across a cut: what is left after it goes on as what is known."""
+    """Includes sequences that are split: final rows are carried over."""
     frames, begun, keep = case
     envs = len(frames[0])
-    numbered = [(t, e, n) for t, of_step in enumerate(frames) for e in range(envs)
-                for n in sorted(of_step[e])]  # fmt: skip
+    numbered = [(t, e, n) for t, ids_by_env in enumerate(frames) for e in range(envs)
+                for n in sorted(ids_by_env[e])]  # fmt: skip
     expected: dict[Any, Any] = {}
     absent: dict[Any, set[Any]] = {}
     for e in range(envs):
         last: dict[int, int] = {}
-        for t, of_step in enumerate(frames):
+        for t, ids_by_env in enumerate(frames):
             if begun[t][e]:
                 last = {}
             last = {n: s for n, s in last.items() if t - s - 1 <= keep}
-            expected |= {(t, e, n): last.get(n) for n in of_step[e]}
-            gone = {n: s for n, s in last.items() if n not in of_step[e] and t - s <= keep}
+            expected |= {(t, e, n): last.get(n) for n in ids_by_env[e]}
+            gone = {n: s for n, s in last.items() if n not in ids_by_env[e] and t - s <= keep}
             absent[t, e] = {(s, e, n) for n, s in gone.items()}
-            last |= dict.fromkeys(of_step[e], t)
+            last |= dict.fromkeys(ids_by_env[e], t)
     pool: list[Any] = []  # what each row of `known` is
-    known = NOTHING_KNOWN
+    keys = NO_KEYS
     for start in range(0, len(frames), cut):
         rows = [row for row in numbered if start <= row[0] < start + cut]
         steps = frames[start : start + cut]
         time, column = (x.reshape(-1) for x in np.mgrid[: len(steps), :envs])
-        lengths = np.array([len(one) for of_step in steps for one in of_step])
+        lengths = np.array([len(one) for ids_by_env in steps for one in ids_by_env])
         number = np.array([n for _, _, n in rows], np.int64)
         of_rows = MemoryRows(lengths, 0 * number, 0 * number + 1, number)
         starts = np.array(begun[start : start + cut]).reshape(-1)
-        links = link(of_rows, column, time, starts, known, keep)
+        links = link_rows(of_rows, column, time, starts, keys, keep)
         names = [*rows, *pool]
         for row, source in zip(rows, links.source.tolist(), strict=True):
             found = None if source == NEW else names[source][0]
             assert found == expected[row], row
         for i, (t, e) in enumerate(zip(time.tolist(), column.tolist(), strict=True)):
             assert {names[k] for k in links.absent[i].values.tolist()} == absent[start + t, e]
-        pool, known = [names[k] for k in links.left.tolist()], links.known
+        pool, keys = [names[k] for k in links.final.tolist()], links.final_keys
         ages = {one: start + len(steps) - 1 - one[0] for one in pool}
-        assert known.age.tolist() == [*ages.values()]
+        assert keys.age.tolist() == [*ages.values()]
 
 
-def test_frames_are_remembered_from_one_to_the_next() -> None:
+def test_frame_state_is_linked_to_the_previous_frame() -> None:
     ones, zeros = np.ones(4, np.int64), np.zeros(4, np.int64)
     rows = MemoryRows(ones, zeros, zeros + FRAME, zeros)
     begun = np.array([False, False, True, False])
-    known = Known(*(np.array([x]) for x in (0, FRAME, 0, 0)))
-    links = link(rows, zeros, np.arange(4), begun, known, 5)
+    keys = RowKeys(*(np.array([x]) for x in (0, FRAME, 0, 0)))
+    links = link_rows(rows, zeros, np.arange(4), begun, keys, 5)
     assert links.source.tolist() == [4, 0, NEW, 2]
-    assert links.left.tolist() == [3]
+    assert links.final.tolist() == [3]
 
 
 # -- The cell ----------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def plainly(net: RogueNet, x: torch.Tensor, added: torch.Tensor | None, past: Pa
 
 
 @pytest.mark.parametrize("adds", [False, True])
-def test_the_cell_is_that_of_torch_with_all_its_gradients(adds: bool) -> None:
+def test_cell_and_gradients_equal_torch_gru_cell(adds: bool) -> None:
     net = network(of="both", keep_absent=2, d_memory=7)
     assert net.memory is not None
     past = linked(net, episodes(3)).past
@@ -136,7 +136,7 @@ def test_the_cell_is_that_of_torch_with_all_its_gradients(adds: bool) -> None:
     parameters = [*net.memory.cell.parameters(), *net.memory.first.parameters()]
     parameters.append(net.memory.first_of_frame)
     found = []
-    for compute in (lambda *args: remember(net.memory, *args[1:]).states, plainly):
+    for compute in (lambda *args: update_states(net.memory, *args[1:]).states, plainly):
         states = compute(net, leaves[0], leaves[1] if adds else None, past)
         wanted = [leaves[0], *leaves[1 : 1 + adds], *parameters]
         found.append([states, *torch.autograd.grad((states * weights).sum(), wanted)])
@@ -144,7 +144,7 @@ def test_the_cell_is_that_of_torch_with_all_its_gradients(adds: bool) -> None:
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
-def test_the_gradients_of_sequences_are_right() -> None:
+def test_sequence_gradients_pass_gradcheck() -> None:
     past = linked(network(of="entity", keep_absent=1, d_memory=3), episodes(5, 3, 2)).past
     assert past is not None
     num_rows, before = len(past.source.values), 2
@@ -153,11 +153,11 @@ def test_the_gradients_of_sequences_are_right() -> None:
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     levels = [torch.from_numpy(rows) for rows in past.levels]
     assert torch.autograd.gradcheck(
-        lambda *x: _Sequences.apply(*x, torch.from_numpy(source), levels), inputs
+        lambda *x: _GRUSequence.apply(*x, torch.from_numpy(source), levels), inputs
     )
 
 
-def test_no_gradient_reaches_frames_before_a_sequence() -> None:
+def test_states_before_a_sequence_get_no_gradient() -> None:
     net = network(of="both", keep_absent=2)
     batch = linked(net, episodes(1))
     assert batch.past is not None
@@ -176,7 +176,7 @@ def test_no_gradient_reaches_frames_before_a_sequence() -> None:
 
 @pytest.mark.slow
 @given(KINDS, st.integers(0, 10**6), st.integers(0, 4), st.booleans())
-def test_a_sequence_at_once_equals_its_steps(
+def test_batched_sequence_equals_single_steps(
     kind: dict[str, Any], seed: int, keep: int, hides: bool
 ) -> None:
     more = {} if kind["of"] == "frame" else {"keep_absent": keep}
@@ -195,28 +195,28 @@ def test_a_sequence_at_once_equals_its_steps(
     steps, envs = played.begun.shape
     order = np.random.default_rng(seed).permutation(envs)
     frames = np.concatenate([np.arange(steps) * envs + env for env in order])
-    taken = {
+    selected = {
         name: RaggedTensor(rows, batch.actions[name].actors.lengths).take(frames).values
         for name, rows in chosen.items()
     }
     pieces = [batch.take(frames[: 2 * steps]), batch.take(frames[2 * steps :])]
     for some in (batch.take(frames), EntityBatch.cat(pieces)):
         with torch.no_grad():
-            values = net(some, actions=taken).values["value"]
+            values = net(some, actions=selected).values["value"]
         torch.testing.assert_close(values, out.values["value"][frames], rtol=1e-9, atol=1e-9)
 
 
-def test_a_part_of_a_sequence_cannot_be_taken() -> None:
+def test_selecting_part_of_a_sequence_is_refused() -> None:
     batch = linked(network(of="frame"), episodes(0))
     with pytest.raises(ValueError, match="expected whole sequences"):
         batch.take(np.arange(3, 9))
 
 
-def test_only_the_states_that_frames_come_from_are_taken_with_them() -> None:
+def test_selected_frames_keep_only_their_carried_states() -> None:
     rows = MemoryRows(np.full(3, 2), *np.tile([[0, 1], [1, 1], [4, 9]], 3))
-    known = Known(np.array([0, 0, 2, 2]), np.full(4, 1), np.array([4, 7, 9, 8]), np.zeros(4, int))
+    keys = RowKeys(np.array([0, 0, 2, 2]), np.full(4, 1), np.array([4, 7, 9, 8]), np.zeros(4, int))
     nowhen, begun = np.zeros(3, np.int64), np.zeros(3, np.bool_)
-    links = link(rows, np.arange(3), nowhen, begun, known, keep_absent=1)
+    links = link_rows(rows, np.arange(3), nowhen, begun, keys, keep_absent=1)
     states = torch.arange(8.0).view(4, 2)
     past = Past.of(rows, links, nowhen, np.zeros(3, np.float32), states)
     assert past.source.values.tolist() == [6, -1, -1, -1, -1, 8]
@@ -226,7 +226,7 @@ def test_only_the_states_that_frames_come_from_are_taken_with_them() -> None:
     assert (last.source.values.tolist(), last.absent.values.tolist()) == ([-1, -1, -1, 4], [5])
 
 
-def test_compiled_and_padded_blocks_say_the_same() -> None:
+def test_compiled_and_padded_blocks_agree() -> None:
     net, played = network(of="both", inputs=["action"], d_model=32), episodes(4)
     outs = step_by_step(net, played)  # in float64, which is not compiled
     batch = linked(net, played)
@@ -253,18 +253,18 @@ def permuted(played: Episodes, seed: int) -> tuple[Episodes, list[Any]]:
         flat = np.concatenate(order).astype(np.int64)
         orders.append(flat)
         rows = RaggedTensor(batch.features["A"].values[torch.from_numpy(flat)], lengths)
-        known = Ragged(batch.identity["A"].values[flat], lengths)
+        keys = Ragged(batch.identity["A"].values[flat], lengths)
         frames.append(
             replace(
                 batch,
                 features={**batch.features, "A": rows},
-                identity={**batch.identity, "A": known},
+                identity={**batch.identity, "A": keys},
             )
         )
     return played._replace(frames=frames), orders
 
 
-def test_the_order_of_entities_in_frames_means_nothing() -> None:
+def test_memory_is_invariant_to_the_order_of_entities() -> None:
     net, played = network(of="both", keep_absent=3), episodes(8)
     other, orders = permuted(played, 1)
     with torch.no_grad():
@@ -274,12 +274,12 @@ def test_the_order_of_entities_in_frames_means_nothing() -> None:
     for order in orders:
         rows.append(first + order)
         first += len(order)
-    taken = torch.from_numpy(np.concatenate(rows))
-    table = one.log_probs["go"][taken]
+    selected = torch.from_numpy(np.concatenate(rows))
+    table = one.log_probs["go"][selected]
     torch.testing.assert_close(table, two.log_probs["go"], rtol=1e-9, atol=1e-9)
 
 
-def test_other_numbers_for_the_same_entities_change_nothing() -> None:
+def test_memory_is_invariant_to_renumbered_ids() -> None:
     net, played = network(of="both", keep_absent=3), episodes(9)
     renamed = [
         replace(
@@ -295,7 +295,7 @@ def test_other_numbers_for_the_same_entities_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("of", ["frame", "entity", "both"])
-def test_what_is_hidden_is_never_remembered(of: Any) -> None:
+def test_invisible_entities_do_not_enter_the_policy_memory(of: Any) -> None:
     net, played = network(of=of, inputs=["action", "reward"]), episodes(10)
     changed = []
     for frames in played.frames:
@@ -312,20 +312,20 @@ def test_what_is_hidden_is_never_remembered(of: Any) -> None:
         assert torch.equal(before.memory, after.memory)
 
 
-def test_a_value_function_of_its_own_remembers_everything() -> None:
+def test_separate_value_network_remembers_invisible_entities() -> None:
     memory = MemoryConfig()
     config = RogueNetConfig(d_model=8, n_layer=1, memory=memory)
     net = RogueNetWithValueNet(config, config, SPACE, ACTIONS)
     frames = episodes(2).frames[0]
-    of_policy, of_values = net.remembering, net.remembering_of_values
-    assert of_policy is not None
-    assert of_values is not None
+    policy_spec, value_spec = net.remembering, net.remembering_of_values
+    assert policy_spec is not None
+    assert value_spec is not None
     hidden = int((~frames.visible["B"].values).sum())
-    counts = [len(memory_rows(frames, one).kind) for one in (of_policy, of_values)]
+    counts = [len(memory_rows(frames, one).kind) for one in (policy_spec, value_spec)]
     assert counts[1] - counts[0] == hidden > 0
 
 
-def test_other_environments_and_earlier_episodes_never_matter() -> None:
+def test_memory_is_separate_per_environment_and_episode() -> None:
     net, played = network(of="both", inputs=["action"], keep_absent=9), episodes(11, 8, 4)
     begun = played.begun.copy()
     begun[4] = True
@@ -345,7 +345,7 @@ def test_other_environments_and_earlier_episodes_never_matter() -> None:
 # -- Settings ----------------------------------------------------------------------------------
 
 
-def test_at_first_memory_changes_no_answer() -> None:
+def test_new_memory_does_not_change_the_output() -> None:
     torch.manual_seed(0)
     plain = RogueNet(RogueNetConfig(d_model=16), SPACE, ACTIONS, {"value": 1}).double().eval()
     config = RogueNetConfig(d_model=16, memory=MemoryConfig(inputs=["action", "reward"]))
@@ -359,7 +359,7 @@ def test_at_first_memory_changes_no_answer() -> None:
     torch.testing.assert_close(one.values, other.values)
 
 
-def test_memory_is_learnt_from_the_start() -> None:
+def test_memory_gets_gradients_from_the_start() -> None:
     """Weights that are zero at first get gradients."""
     torch.manual_seed(0)
     config = RogueNetConfig(d_model=16, memory=MemoryConfig())
@@ -385,12 +385,12 @@ def test_memory_is_learnt_from_the_start() -> None:
         ({"d_memory": 0}, "d_memory: expected at least 1"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(fields: Any, expected: str) -> None:
+def test_invalid_memory_settings_are_refused(fields: Any, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         MemoryConfig(**fields)
 
 
-def test_a_type_that_there_is_not_is_refused() -> None:
+def test_unknown_memory_type_is_refused() -> None:
     config = RogueNetConfig(memory=MemoryConfig(types=["A", "C"]))
     with pytest.raises(ValueError, match=r"memory.types: expected entity types, .* got \['C'\]"):
         RogueNet(config, SPACE, ACTIONS)
@@ -467,7 +467,7 @@ def late_frames(net: RogueNet, played: Episodes, is_in_order: bool) -> EntityBat
 @pytest.mark.slow
 @pytest.mark.skipif(not library.AVAILABLE, reason="nothing is compiled")
 @given(KINDS, SIZES, st.integers(0, 10**6), st.booleans(), st.booleans())
-def test_compiled_memory_is_that_of_torch_with_all_its_gradients(
+def test_compiled_memory_and_gradients_equal_torch(
     kind: dict[str, Any], sizes: dict[str, Any], seed: int, hides: bool, is_in_order: bool
 ) -> None:
     if kind["of"] == "frame":
@@ -488,7 +488,7 @@ def test_compiled_memory_is_that_of_torch_with_all_its_gradients(
 
 @pytest.mark.skipif(not library.AVAILABLE, reason="nothing is compiled")
 @pytest.mark.parametrize("is_in_order", [False, True])
-def test_threads_and_parts_change_no_number_of_memory(is_in_order: bool) -> None:
+def test_memory_does_not_depend_on_threads_and_parts(is_in_order: bool) -> None:
     net = network(of="both", keep_absent=2, inputs=["action", "reward"], d_model=32).float()
     played = episodes(1, 5, 120)
     batch = in_floats(late_frames(network(of="both", keep_absent=2), played, is_in_order))
@@ -508,7 +508,7 @@ def test_threads_and_parts_change_no_number_of_memory(is_in_order: bool) -> None
 
 
 @pytest.mark.skipif(not library.AVAILABLE, reason="nothing is compiled")
-def test_memory_of_a_width_that_is_not_compiled_is_that_of_torch() -> None:
+def test_memory_of_unsupported_width_falls_back_to_torch() -> None:
     net, played = network(of="both", d_memory=12, d_model=32, keep_absent=2), episodes(2)
     batch = linked(net, played)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The network answers as the published one does."""
+"""Converted networks equal the published network."""
 
 import json
 
@@ -28,7 +28,7 @@ def test_network_equals_published_network(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_equal_those_of_published_network(name: str) -> None:
+def test_gradients_equal_published_network(name: str) -> None:
     case = load_case(name)
     out = case.net(case.batch, actions=case.chosen)
     loss = 0.7 * out.values["value"].sum()
@@ -45,7 +45,7 @@ def test_gradients_equal_those_of_published_network(name: str) -> None:
         assert error <= max(1e-4 * expected.abs().max(), 2.5e-7 * largest), parameter
 
 
-def test_input_normalisation_equals_published_one() -> None:
+def test_input_norm_equals_published_network() -> None:
     with np.load(GOLDEN / "input_norm.npz", allow_pickle=False) as file:
         data = {key: torch.from_numpy(file[key]) for key in file.files if key != "meta"}
         assert "clipped" in json.loads(str(file["meta"]))["note"]

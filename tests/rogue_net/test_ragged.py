@@ -1,4 +1,4 @@
-"""Joining and picking frames against loops that look at one frame at a time."""
+"""Concatenation and selection of frames against loops over frames."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -45,26 +45,26 @@ def picks(num_frames: int) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, num_frames - 1), max_size=6)
 
 
-def test_rows_know_their_frame() -> None:
+def test_frame_of_row_is_the_frame_of_each_row() -> None:
     rows = RaggedTensor(torch.zeros(4, 1), indices([0, 1, 0, 3, 0]))
     assert rows.frame_of_row().tolist() == [1, 3, 3, 3]
 
 
 @pytest.mark.parametrize("columns", [(), (0,), (2,)])
 @given(data=st.data())
-def test_taken_frames_are_those_asked_for(columns: tuple[int, ...], data: st.DataObject) -> None:
+def test_take_selects_frames(columns: tuple[int, ...], data: st.DataObject) -> None:
     rows = data.draw(ragged_tensors(columns))
     frames = data.draw(picks(len(rows.lengths)))
-    taken = rows.take(indices(frames))
-    assert split(taken) == [split(rows)[i] for i in frames]
-    assert taken.values.shape == (sum(taken.lengths), *columns)
-    assert taken.values.dtype == rows.values.dtype
-    assert taken.lengths.dtype == np.int64
+    selected = rows.take(indices(frames))
+    assert split(selected) == [split(rows)[i] for i in frames]
+    assert selected.values.shape == (sum(selected.lengths), *columns)
+    assert selected.values.dtype == rows.values.dtype
+    assert selected.lengths.dtype == np.int64
 
 
 @pytest.mark.parametrize("columns", [(), (0,), (2,)])
 @given(num_rows=st.integers(0, 3), data=st.data())
-def test_frames_of_one_length_are_taken_whole(
+def test_take_indexes_whole_frames_of_equal_length(
     columns: tuple[int, ...], num_rows: int, data: st.DataObject
 ) -> None:
     rows = RaggedTensor(
@@ -72,9 +72,9 @@ def test_frames_of_one_length_are_taken_whole(
         np.full(5, num_rows),
     )
     frames = data.draw(picks(5))
-    taken = rows.take(indices(frames))
-    assert split(taken) == [split(rows)[i] for i in frames]
-    assert taken.values.shape == (num_rows * len(frames), *columns)
+    selected = rows.take(indices(frames))
+    assert split(selected) == [split(rows)[i] for i in frames]
+    assert selected.values.shape == (num_rows * len(frames), *columns)
 
 
 @given(rows=ragged_tensors(), data=st.data())
@@ -89,7 +89,7 @@ def test_consecutive_frames_are_views(rows: RaggedTensor, data: st.DataObject) -
 
 
 @given(st.lists(ragged_tensors(), min_size=1, max_size=4))
-def test_joined_frames_are_those_of_the_pieces(pieces: list[RaggedTensor]) -> None:
+def test_cat_concatenates_frames(pieces: list[RaggedTensor]) -> None:
     whole = RaggedTensor.cat(pieces)
     assert split(whole) == [rows for piece in pieces for rows in split(piece)]
 
@@ -137,15 +137,13 @@ def legal(action: ActionBatch, space: ActionSpace, i: int) -> list[tuple[int, li
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(worlds(numbers=True), st.data())
-def test_batch_of_picked_frames_has_all_that_belongs_to_them(
-    world: World, data: st.DataObject
-) -> None:
+def test_take_selects_all_data_of_frames(world: World, data: st.DataObject) -> None:
     batch = EntityBatch.of(batch_obs(world.frames, world.obs_space, world.action_space))
     frames = data.draw(picks(batch.num_frames))
     frames_before = described(batch, world.action_space)
-    taken = batch.take(indices(frames))
-    assert taken.num_frames == len(frames)
-    assert described(taken, world.action_space) == [frames_before[i] for i in frames]
+    selected = batch.take(indices(frames))
+    assert selected.num_frames == len(frames)
+    assert described(selected, world.action_space) == [frames_before[i] for i in frames]
     assert described(batch, world.action_space) == frames_before
     start = data.draw(st.integers(0, batch.num_frames))
     stop = data.draw(st.integers(start, batch.num_frames))
@@ -157,8 +155,8 @@ def test_batch_of_picked_frames_has_all_that_belongs_to_them(
 
 @settings(max_examples=15)
 @given(worlds(numbers=True))
-def test_joined_batches_are_the_batch_of_all_frames(world: World) -> None:
-    """Single frames give masks and visibility only where they need them; their batch for all."""
+def test_cat_equals_the_batch_of_all_frames(world: World) -> None:
+    """Single frames may omit masks and visibility, which the batch then fills in."""
     vec_obs = batch_obs(world.frames, world.obs_space, world.action_space)
     pieces = [
         EntityBatch.of(batch_obs([obs], world.obs_space, world.action_space))
@@ -179,7 +177,7 @@ def test_joined_batches_are_the_batch_of_all_frames(world: World) -> None:
 
 @settings(max_examples=15)
 @given(worlds(numbers=True))
-def test_batch_has_what_the_vectorised_environment_shows(world: World) -> None:
+def test_batch_equals_the_vectorised_observation(world: World) -> None:
     vec_obs = batch_obs(world.frames, world.obs_space, world.action_space)
     batch = EntityBatch.of(vec_obs)
     assert batch.num_frames == len(vec_obs)
@@ -208,27 +206,32 @@ def assert_same_rows(ours: RaggedTensor | None, theirs: Any) -> None:
         np.testing.assert_array_equal(ours.lengths, theirs.lengths)
 
 
-def test_pieces_without_a_mask_allow_everything_beside_pieces_with_one() -> None:
+def test_cat_fills_missing_masks_with_true() -> None:
     """Also where a piece has frames, but no actors or no actees."""
     mask = RaggedTensor(torch.tensor([[True, False], [False, True]]), indices([2]))
     actors = RaggedTensor(torch.tensor([4, 7]), indices([2]))
-    nobody = RaggedTensor(torch.zeros(0, dtype=torch.int64), indices([0, 0]))
+    no_actors = RaggedTensor(torch.zeros(0, dtype=torch.int64), indices([0, 0]))
     joined = ActionBatch.cat(
-        [ActionBatch(actors), ActionBatch(nobody), ActionBatch(actors, mask), ActionBatch(nobody)]
+        [
+            ActionBatch(actors),
+            ActionBatch(no_actors),
+            ActionBatch(actors, mask),
+            ActionBatch(no_actors),
+        ]
     )
     space = CategoricalActionSpace(["a", "b"])
     everything, something = [(4, [0, 1]), (7, [0, 1])], [(4, [0]), (7, [1])]
     assert [legal(joined, space, i) for i in range(6)] == [everything, [], [], something, [], []]
 
 
-def test_pairs_without_a_mask_are_all_allowed_beside_pairs_with_one() -> None:
+def test_cat_fills_missing_pair_masks_with_true() -> None:
     actors = RaggedTensor(torch.tensor([0, 1]), indices([2]))
     actees = RaggedTensor(torch.tensor([3, 1, 2]), indices([3]))
     mask = RaggedTensor(torch.tensor([True, False, True, False, True, False]), indices([6]))
-    nobody = RaggedTensor(torch.zeros(0, dtype=torch.int64), indices([0]))
+    no_actors = RaggedTensor(torch.zeros(0, dtype=torch.int64), indices([0]))
     joined = ActionBatch.cat(
         [
-            ActionBatch(nobody, None, actees),
+            ActionBatch(no_actors, None, actees),
             ActionBatch(actors, mask, actees),
             ActionBatch(actors, None, actees),
         ]
@@ -241,7 +244,7 @@ def test_pairs_without_a_mask_are_all_allowed_beside_pairs_with_one() -> None:
     assert ActionBatch.cat([ActionBatch(actors, None, actees)] * 2).mask is None
 
 
-def test_visibility_not_given_in_a_piece_is_all_visible() -> None:
+def test_cat_fills_missing_visibility_with_true() -> None:
     features = {"A": RaggedTensor(torch.zeros(2, 1), indices([2]))}
     hidden = {"A": RaggedTensor(torch.tensor([True, False]), indices([2]))}
     pieces = [EntityBatch(features, {}, {}, 1), EntityBatch(features, hidden, {}, 1)]
@@ -249,7 +252,7 @@ def test_visibility_not_given_in_a_piece_is_all_visible() -> None:
     assert EntityBatch.cat(pieces[:1] * 2).visible == {}
 
 
-def test_batch_outlives_the_arrays_it_was_made_of() -> None:
+def test_batch_copies_the_observation_arrays() -> None:
     """Environments may write their next frames into the same memory."""
     values, lengths = np.ones((2, 1), dtype=np.float32), indices([2])
     rows = RaggedTensor.of(Ragged(values, lengths), torch.device("cpu"))

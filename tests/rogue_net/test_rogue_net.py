@@ -1,4 +1,4 @@
-"""What the network must not depend on, and what it says in frames where something is missing."""
+"""Invariances of the network, and frames with missing types, entities or actors."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -52,7 +52,7 @@ LARGEST_UNIFORM = 1 - 2**-23
 
 @pytest.mark.slow
 @given(nets_and_batches(), st.randoms(use_true_random=False))
-def test_order_of_entities_within_a_type_does_not_matter(
+def test_output_is_invariant_to_entity_order_within_a_type(
     net_and_batch: NetAndBatch, random: Any
 ) -> None:
     net, batch = net_and_batch
@@ -64,7 +64,7 @@ def test_order_of_entities_within_a_type_does_not_matter(
     assert_same_answers(by_frame(net(other), other), by_frame(net(batch), batch))
 
 
-def test_permuting_entities_permutes_what_each_of_them_does() -> None:
+def test_permuting_entities_permutes_their_actions() -> None:
     net = net_of(ObsSpace(entities={"A": Entity(["x"])}), {"move": ACTIONS["move"]})
     x, order = torch.linspace(-2, 2, 5).unsqueeze(1), torch.tensor([3, 0, 4, 1, 2])
     everyone = {"move": CategoricalActionMask()}
@@ -83,7 +83,7 @@ def spaces(net: RogueNet) -> tuple[ObsSpace, Mapping[str, ActionSpace]]:
 
 @pytest.mark.slow
 @given(nets_and_batches())
-def test_frame_alone_gets_the_answer_it_gets_in_a_batch(net_and_batch: NetAndBatch) -> None:
+def test_single_frame_gives_the_output_of_the_batch(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch
     alone = []
     for i in range(batch.num_frames):
@@ -95,9 +95,7 @@ def test_frame_alone_gets_the_answer_it_gets_in_a_batch(net_and_batch: NetAndBat
 
 @pytest.mark.slow
 @given(nets_and_batches(), st.data())
-def test_entities_of_another_frame_do_not_matter(
-    net_and_batch: NetAndBatch, data: st.DataObject
-) -> None:
+def test_frames_of_a_batch_are_independent(net_and_batch: NetAndBatch, data: st.DataObject) -> None:
     net, batch = net_and_batch
     i = data.draw(st.integers(0, batch.num_frames - 1))
     other = with_noise(batch, lambda rows, name: torch.from_numpy(rows.frame_of_row() != i))
@@ -119,7 +117,7 @@ def with_noise(
 
 @pytest.mark.slow
 @given(nets_and_batches(), st.sampled_from([1, 5, 12]), st.booleans())
-def test_how_many_rows_go_through_the_layers_together_does_not_matter(
+def test_microbatch_size_does_not_affect_the_output(
     net_and_batch: NetAndBatch, rows: int, trained: bool
 ) -> None:
     net, batch = net_and_batch
@@ -140,7 +138,7 @@ def test_how_many_rows_go_through_the_layers_together_does_not_matter(
 
 @pytest.mark.parametrize("types_hidden", [[], ["Goal"], ["Rock", "Goal"]])
 def test_frames_of_very_different_lengths_share_a_batch(types_hidden: list[str]) -> None:
-    """So different that they fall into several buckets, some with padding."""
+    """Lengths that need several buckets, some with padding."""
     net = net_of()
     sizes = [(2, 1, 3), (0, 0, 0), (400, 0, 1), (1, 0, 0), (350, 9, 9), (2, 0, 3)]
     batch = batch_of([half_hidden(types_hidden, *size, seed=i) for i, size in enumerate(sizes)])
@@ -174,12 +172,12 @@ def half_hidden(types: list[str], units: int, rocks: int, goals: int, *, seed: i
 
 @pytest.mark.slow
 @given(nets_and_batches())
-def test_policy_does_not_know_what_is_hidden(net_and_batch: NetAndBatch) -> None:
+def test_policy_does_not_depend_on_invisible_entities(net_and_batch: NetAndBatch) -> None:
     assert_hidden_is_hidden(*net_and_batch)
 
 
 @pytest.mark.parametrize("types", [["Rock"], ["Goal"], ["Rock", "Goal"]])
-def test_hiding_several_types_hides_each_of_them(types: list[str]) -> None:
+def test_several_types_can_be_invisible(types: list[str]) -> None:
     frames = [half_hidden(types, 2, 3, 2, seed=0), half_hidden(types, 1, 0, 3, seed=1)]
     assert_hidden_is_hidden(net_of(), batch_of(frames))
 
@@ -204,7 +202,7 @@ def assert_hidden_is_hidden(net: RogueNet, batch: EntityBatch) -> None:
 
 
 @pytest.mark.parametrize("n_layer", [0, 2])
-def test_value_knows_what_is_hidden(n_layer: int) -> None:
+def test_value_depends_on_invisible_entities(n_layer: int) -> None:
     net = net_of(n_layer=n_layer)
     masks = {"move": CategoricalActionMask(actor_types=["Unit"])}
     batch = batch_of([frame(2, 1, 2, visible={"Goal": [True, False]}, actions=masks)])
@@ -217,7 +215,7 @@ def test_value_knows_what_is_hidden(n_layer: int) -> None:
 
 
 @pytest.mark.parametrize("types", [["Goal"], ["Goal", "Rock"], ["Unit", "Goal", "Rock"]])
-def test_frame_may_hide_everything(types: list[str]) -> None:
+def test_all_entities_of_a_frame_may_be_invisible(types: list[str]) -> None:
     net = net_of()
     counts = {"Unit": 2, "Rock": 1, "Goal": 3}
     hidden = frame(2, 1, 3, visible={name: [False] * counts[name] for name in types}, actions={})
@@ -233,7 +231,7 @@ def test_frame_may_hide_everything(types: list[str]) -> None:
 
 @pytest.mark.slow
 @given(nets_and_batches())
-def test_nothing_is_ever_nan(net_and_batch: NetAndBatch) -> None:
+def test_outputs_are_never_nan(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch
     assert_no_nan(net, batch)
     single = RogueNet(net.config, net.obs_space, net.action_space, {"value": 1})
@@ -263,7 +261,7 @@ def assert_no_nan(net: RogueNet, batch: EntityBatch) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[0], [0, 0], [0, 3, 0]])
-def test_empty_frame_has_the_value_of_nothing(sizes: list[int]) -> None:
+def test_value_of_an_empty_frame_is_the_bias(sizes: list[int]) -> None:
     no_plan = {name: space for name, space in ACTIONS.items() if name != "plan"}
     net = net_of(action_space=no_plan, heads={"value": 1, "other": 3})
     masks = {"move": CategoricalActionMask(), "pick": SelectEntityActionMask()}
@@ -275,7 +273,7 @@ def test_empty_frame_has_the_value_of_nothing(sizes: list[int]) -> None:
             assert torch.equal(value, bias) == (n == 0)
 
 
-def test_frame_without_entities_still_has_a_global_choice() -> None:
+def test_frame_without_entities_has_a_global_action() -> None:
     net = net_of()
     batch = batch_of([frame(0), frame(2), frame(0, seed=5, actions={})])
     out = net(batch)
@@ -284,7 +282,7 @@ def test_frame_without_entities_still_has_a_global_choice() -> None:
     assert not torch.equal(out.values["value"][0], out.values["value"][2])  # the clock differs
 
 
-def test_frames_in_which_nobody_acts_have_values() -> None:
+def test_frames_without_actors_have_values() -> None:
     net = net_of()
     batch = batch_of([frame(2, 1, actions={}), frame(0, 1, actions={}), frame(3, actions={})])
     out = net(batch)
@@ -299,8 +297,8 @@ def test_frames_in_which_nobody_acts_have_values() -> None:
     assert chosen.actions["pick"].shape == sampled.actions["pick"].shape == (0,)
 
 
-def test_actors_without_anything_to_select_do_not_act() -> None:
-    """Those of one frame have no actees, those of the next are all forbidden to select."""
+def test_actors_without_actees_do_not_act() -> None:
+    """One frame has no actees, the next one a mask that forbids all of them."""
     net = net_of()
     pick = {"pick": SelectEntityActionMask(actor_types=["Unit"], actee_types=["Goal"])}
     nothing = SelectEntityActionMask(["u"], None, ["Goal"], None, [[False, False]])
@@ -320,7 +318,7 @@ def test_actors_without_anything_to_select_do_not_act() -> None:
 
 
 @pytest.mark.parametrize("action_space", [{}, {"plan": ACTIONS["plan"]}])
-def test_space_without_anything_to_see_is_refused(action_space: dict[str, ActionSpace]) -> None:
+def test_empty_observation_space_is_refused(action_space: dict[str, ActionSpace]) -> None:
     """Global features are seen by entities, or by a global choice; here there may be neither."""
     space = ObsSpace(global_features=["clock"])
     if action_space:
@@ -407,7 +405,7 @@ def test_global_features_and_choices_are_optional(
         torch.testing.assert_close(out.log_probs["plan"], expected)
 
 
-def test_regression_heads_have_sizes_of_their_own() -> None:
+def test_regression_heads_may_differ_in_size() -> None:
     net = net_of(heads={"value": 1, "length": 4, "score": 2})
     out = net(batch_of([frame(2), frame(0), frame(3, 1)]))
     shapes = {name: tuple(values.shape) for name, values in out.values.items()}
@@ -415,7 +413,7 @@ def test_regression_heads_have_sizes_of_their_own() -> None:
     assert net_of(heads={})(batch_of([frame(2)])).values == {}
 
 
-def test_fresh_regression_heads_say_zero() -> None:
+def test_initial_regression_heads_return_zero() -> None:
     net = RogueNet(RogueNetConfig(), SPACE, ACTIONS, {"value": 2}).double()
     assert torch.equal(net(batch_of([frame(2)])).values["value"], torch.zeros(1, 2))
 
@@ -425,7 +423,7 @@ def test_fresh_regression_heads_say_zero() -> None:
 
 @pytest.mark.slow
 @given(nets_and_batches(numbers=False), st.integers(0, 2**32 - 1))
-def test_choices_are_legal_and_their_probabilities_those_of_the_table(
+def test_choices_are_legal_and_their_logprobs_match_log_probs(
     net_and_batch: NetAndBatch, seed: int
 ) -> None:
     net, batch = net_and_batch
@@ -464,20 +462,20 @@ def legal(net: RogueNet, batch: EntityBatch, name: str) -> list[list[bool]]:
 
 @pytest.mark.slow
 @given(nets_and_batches(numbers=False))
-def test_entropy_counts_what_is_legal(net_and_batch: NetAndBatch) -> None:
+def test_entropy_is_over_legal_choices(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch
     out = net(batch)
     for name, p in out.log_probs.items():
         for j, allowed in enumerate(legal(net, batch, name)):
-            known = [p[j, k].item() for k, ok in enumerate(allowed) if ok]
-            expected = -sum(math.exp(x) * x for x in known)
+            legal_probs = [p[j, k].item() for k, ok in enumerate(allowed) if ok]
+            expected = -sum(math.exp(x) * x for x in legal_probs)
             assert out.entropies[name][j].item() == pytest.approx(expected, abs=1e-9)
-            assert sum(map(math.exp, known)) == pytest.approx(1)
+            assert sum(map(math.exp, legal_probs)) == pytest.approx(1)
 
 
 @pytest.mark.slow
 @given(nets_and_batches(numbers=False))
-def test_heads_score_as_a_loop_over_actors_does(net_and_batch: NetAndBatch) -> None:
+def test_heads_equal_a_loop_over_actors(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch
     x, layout = net.embed(batch)
     out = net(batch)
@@ -506,7 +504,7 @@ def test_heads_score_as_a_loop_over_actors_does(net_and_batch: NetAndBatch) -> N
             ]
 
 
-def test_choices_are_as_frequent_as_they_are_probable() -> None:
+def test_sample_frequencies_match_the_probabilities() -> None:
     """Pearson's statistic of 4000 draws stays below what one run in 1000 exceeds."""
     net = net_of(seed=2)
     mask = SelectEntityActionMask(

@@ -1,4 +1,4 @@
-"""Several networks in one pass choose as each of them does alone."""
+"""Batched forward passes of several networks equal separate forward passes."""
 
 import gc
 import weakref
@@ -16,7 +16,7 @@ from entity_env import EnvList
 from rogue_net import EntityBatch, NetOutput, RogueNet, RogueNetConfig
 from rogue_net.native import network
 from rogue_net.native.network import threads_at_work
-from rogue_net.several import are_alike, choose_together
+from rogue_net.several import act_batched, can_batch
 from tests.enn_trainer.worlds import Meadow
 from tests.rogue_net.builders import KINDS, large_case, needs_compiled
 from tests.rogue_net.kinds_case import OWN_ONLY, large_labels_case
@@ -61,8 +61,8 @@ def assert_choose_as_alone(
     batch: EntityBatch,
     uniforms: Mapping[str, Tensor] | None,
 ) -> NetOutput:
-    assert all(are_alike(nets[0], net) for net in nets)
-    together = choose_together(nets, frames, batch, uniforms)
+    assert all(can_batch(nets[0], net) for net in nets)
+    together = act_batched(nets, frames, batch, uniforms)
     assert together is not None
     start, first = 0, dict.fromkeys(batch.actions, 0)
     for net, count in zip(nets, frames, strict=True):
@@ -70,9 +70,9 @@ def assert_choose_as_alone(
         rows = {n: slice(first[n], first[n] + len(a.actors.values)) for n, a in own.actions.items()}
         drawn = None if uniforms is None else {name: uniforms[name][rows[name]] for name in rows}
         alone = net(own, uniforms=drawn)
-        for name, of_alone in alone.actions.items():
+        for name, separate in alone.actions.items():
             at = rows[name]
-            assert torch.equal(together.actions[name][at], of_alone), name
+            assert torch.equal(together.actions[name][at], separate), name
             for kind in ("logprobs", "entropies"):
                 got, expected = getattr(together, kind)[name][at], getattr(alone, kind)[name]
                 torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
@@ -95,7 +95,7 @@ def assert_choose_as_alone(
 @pytest.mark.parametrize("with_values", range(len(FRAMES)))
 @pytest.mark.parametrize("sampled", [True, False])
 @pytest.mark.parametrize("seed", range(2))
-def test_networks_choose_together_as_they_do_alone(
+def test_batched_networks_choose_as_each_network_alone(
     with_values: int, sampled: bool, seed: int
 ) -> None:
     nets = [new_network(NARROW, 10 * seed + i) for i in range(len(FRAMES))]
@@ -109,7 +109,7 @@ def test_networks_choose_together_as_they_do_alone(
 @needs_compiled
 @pytest.mark.parametrize("kind", [*SHARED_KINDS, "labels"])
 @pytest.mark.parametrize("after_first", [[2, 1], [1], [1, 1, 3, 1, 2]])
-def test_statistics_and_relative_positions_are_of_each_network(
+def test_batched_networks_use_their_own_statistics_and_relative_positions(
     kind: str, after_first: list[int]
 ) -> None:
     is_of_labels = kind == "labels"
@@ -123,8 +123,8 @@ def test_statistics_and_relative_positions_are_of_each_network(
 
 
 @needs_compiled
-def test_network_that_learns_is_prepared_each_time() -> None:
-    """Also if it is not the first one."""
+def test_weights_of_a_learning_network_are_not_cached() -> None:
+    """Also if it is not the first network."""
     nets, batch = [new_network(NARROW, seed) for seed in range(len(FRAMES))], shown(0)
     nets[2].requires_grad_(True)
     assert_choose_as_alone(nets, FRAMES, batch, None)
@@ -136,7 +136,7 @@ def test_network_that_learns_is_prepared_each_time() -> None:
 
 
 @needs_compiled
-def test_networks_choose_beside_one_with_values_and_without_it() -> None:
+def test_networks_with_and_without_values_are_batched() -> None:
     batch, members = shown(0), [new_network(NARROW, seed) for seed in range(len(FRAMES))]
     agent = new_network(NARROW, 100, value=1, further=3)
     for first in (members[0], agent, members[0]):
@@ -146,9 +146,9 @@ def test_networks_choose_beside_one_with_values_and_without_it() -> None:
 
 @pytest.mark.slow
 @needs_compiled
-def test_networks_that_are_prepared_are_forgotten() -> None:
+def test_cached_weights_are_freed_with_their_network() -> None:
     nets = [new_network(NARROW, seed) for seed in range(len(FRAMES))]
-    assert choose_together(nets, FRAMES, shown(0), None) is not None
+    assert act_batched(nets, FRAMES, shown(0), None) is not None
     last = weakref.ref(nets.pop())
     gc.collect()
     assert last() is None
@@ -157,29 +157,29 @@ def test_networks_that_are_prepared_are_forgotten() -> None:
 @needs_compiled
 def test_networks_without_values_have_none() -> None:
     nets = [new_network(NARROW, seed) for seed in range(len(FRAMES))]
-    out = choose_together(nets, FRAMES, shown(0), None)
+    out = act_batched(nets, FRAMES, shown(0), None)
     assert out is not None
     assert out.values == {}
 
 
-def test_networks_that_torch_computes_choose_alone() -> None:
-    """As do those of other sizes, and those that are not of this package."""
+def test_networks_without_compiled_code_are_not_batched() -> None:
+    """Neither are networks of different sizes, or of other classes."""
     pooled = RogueNetConfig(d_model=8, pooling="mean")
     for config in (pooled, WIDE):
-        assert not are_alike(new_network(config, 0), new_network(config, 1))
-    assert not are_alike(new_network(NARROW, 0), new_network(RogueNetConfig(d_model=32), 0))
-    assert not are_alike(new_network(NARROW, 0, value=1), new_network(NARROW, 0, value=2))
+        assert not can_batch(new_network(config, 0), new_network(config, 1))
+    assert not can_batch(new_network(NARROW, 0), new_network(RogueNetConfig(d_model=32), 0))
+    assert not can_batch(new_network(NARROW, 0, value=1), new_network(NARROW, 0, value=2))
 
     class Own(RogueNet):
         """Another network."""
 
     env = Meadow()
     own = Own(NARROW, env.obs_space(), env.action_space())
-    assert not are_alike(own, own)
+    assert not can_batch(own, own)
 
 
 @needs_compiled
-def test_networks_in_float64_choose_alone() -> None:
+def test_networks_in_float64_are_not_batched() -> None:
     nets = [new_network(NARROW, seed) for seed in range(2)]
     nets[1].double()
-    assert choose_together(nets, [5, 6], shown(0), None) is None
+    assert act_batched(nets, [5, 6], shown(0), None) is None

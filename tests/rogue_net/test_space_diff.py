@@ -1,4 +1,4 @@
-"""Differences of worlds, by name."""
+"""Differences between the spaces of environments."""
 
 from entity_env import (
     CategoricalActionSpace,
@@ -18,7 +18,7 @@ DO = {
 }
 
 
-def test_difference_is_complete_and_names_what_may_have_been_renamed() -> None:
+def test_diff_is_complete_and_suggests_renames() -> None:
     new = ObsSpace(["hours"], {"Unit": Entity(["wool", "x"]), "Traps": Entity([])})
     do = {
         "call": CategoricalActionSpace(["a"]),
@@ -37,7 +37,7 @@ def test_difference_is_complete_and_names_what_may_have_been_renamed() -> None:
     ]
 
 
-def test_order_is_no_difference() -> None:
+def test_reordering_is_not_a_change() -> None:
     new = ObsSpace(["hour"], {"Unit": Entity(["wool", "x"]), "Trap": Entity(["y", "x"])})
     do = {**dict(reversed(DO.items())), "move": CategoricalActionSpace(["down", "up"])}
     diff = diff_spaces(Spaces(OLD, DO), Spaces(new, do))

@@ -1,4 +1,4 @@
-"""What takes the place of attention, and what is dropped while training."""
+"""Pooling and dropout."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ RELPOS = RelposEncodingConfig([2], ["x"])
 # Pooling.
 
 
-def test_pool_by_hand() -> None:
+def test_pool_matches_hand_computation() -> None:
     x = torch.tensor([[[1.0, -2.0], [3.0, -4.0], [100.0, 100.0]], [[5.0, 6.0]] * 3])
     among = torch.tensor([[True, True, False], [False, False, False]])
     assert pool(x, among, "mean").tolist() == [[2.0, -3.0], [0.0, 0.0]]
@@ -29,7 +29,7 @@ def test_pool_by_hand() -> None:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "meanmax"])
-def test_pooling_is_what_its_definition_says(pooling: Any) -> None:
+def test_pooling_equals_its_definition(pooling: Any) -> None:
     """One frame after the other, with the arithmetic of the published layer."""
     net, batch = net_of(pooling=pooling), batch_of(FRAMES)
     x, layout = net.embed(batch)
@@ -47,7 +47,7 @@ def test_pooling_is_what_its_definition_says(pooling: Any) -> None:
         torch.testing.assert_close(rows, y)
 
 
-def test_published_names_of_pooling_become_ours() -> None:
+def test_published_pooling_parameters_are_renamed() -> None:
     from rogue_net.published import from_published
 
     state = {"backbone.blocks.1.attn.prepool.weight": torch.zeros(1)}
@@ -62,13 +62,13 @@ def test_unknown_pooling_is_refused() -> None:
 # Dropout.
 
 
-def test_as_much_is_dropped_as_asked_for_and_the_mean_stays() -> None:
+def test_dropout_has_the_right_rate_and_preserves_the_mean() -> None:
     keys = torch.arange(500)
     for p in (0.1, 0.5, 0.9):
         y = dropout(torch.ones(500, 40), p, keys, 3)
-        kept = (y != 0).double().mean().item()
+        kept_share = (y != 0).double().mean().item()
         deviation = (p * (1 - p) / y.numel()) ** 0.5
-        assert abs(kept - (1 - p)) < 4 * deviation
+        assert abs(kept_share - (1 - p)) < 4 * deviation
         torch.testing.assert_close(y[y != 0], torch.full_like(y[y != 0], 1 / (1 - p)))
         for counts in ((y != 0).double().mean(0), (y != 0).double().mean(1)):
             spread = (p * (1 - p) / (y.numel() / len(counts))) ** 0.5
@@ -98,7 +98,7 @@ def test_dropout_is_off_while_acting_and_on_while_training(what: str, relpos: An
 
 
 @pytest.mark.parametrize("options", [{}, {"relpos_encoding": RELPOS}, {"pooling": "max"}])
-def test_what_is_dropped_does_not_depend_on_how_frames_are_batched(options: Any) -> None:
+def test_dropout_does_not_depend_on_batching(options: Any) -> None:
     """So that microbatches, and processes, learn what one batch does."""
     attn = {} if "pooling" in options else {"attn_pdrop": 0.3}
     net = net_of(embd_pdrop=0.3, resid_pdrop=0.3, **attn, **options).train()
@@ -117,6 +117,6 @@ def test_what_is_dropped_does_not_depend_on_how_frames_are_batched(options: Any)
     assert not torch.equal(again[3]["value of value"], together[3]["value of value"])
 
 
-def test_dropout_that_is_no_probability_is_refused() -> None:
+def test_invalid_dropout_probability_is_refused() -> None:
     with pytest.raises(ValueError, match=r"attn_pdrop: expected a probability in \[0, 1\), got 1"):
         RogueNet(RogueNetConfig(attn_pdrop=1.0), SPACE, {})

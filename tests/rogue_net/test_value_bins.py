@@ -1,4 +1,4 @@
-"""Values said as probabilities of bins."""
+"""Value prediction by classification into bins."""
 
 import math
 
@@ -18,7 +18,7 @@ from tests.enn_trainer.worlds import Meadow
 BINS = ValueBinsConfig(low=-2.0, high=2.0, num_bins=4, sigma=0.5)
 
 
-def test_targets_are_the_shares_of_a_gaussian_by_hand() -> None:
+def test_targets_match_hand_computed_gaussian_probabilities() -> None:
     # Bins of width 1 with edges -2, -1, 0, 1, 2; deviation 0.5. Around 0 the edges are 4, 2 and
     # 0 deviations away: Phi(2) - Phi(0) = 0.4772499, Phi(4) - Phi(2) = 0.0227185, of 0.9999367.
     near, far = 0.4772499 / 0.9999367, 0.0227185 / 0.9999367
@@ -26,7 +26,7 @@ def test_targets_are_the_shares_of_a_gaussian_by_hand() -> None:
     assert targets.tolist() == [pytest.approx([far, near, near, far], abs=1e-6)]
 
 
-def test_value_is_the_mean_of_the_middles_by_hand() -> None:
+def test_value_matches_hand_computed_expectation() -> None:
     # Probabilities 1/8, 1/8, 1/4, 1/2 of bins in the middle of -1.5, -0.5, 0.5, 1.5.
     logits = torch.tensor([[1.0, 1.0, 2.0, 4.0]]).log() + 3.0
     expected = (-1.5 - 0.5) / 8 + 0.5 / 4 + 1.5 / 2
@@ -39,7 +39,7 @@ def test_value_is_the_mean_of_the_middles_by_hand() -> None:
     sigma=st.floats(0.5, 1.0),
     scale=st.sampled_from([1e-3, 1.0, 1e4]),
 )
-def test_what_targets_say_is_read_back(
+def test_expected_value_inverts_bin_targets(
     value: float, num_bins: int, sigma: float, scale: float
 ) -> None:
     """Away from the ends, where a part of the Gaussian is cut off."""
@@ -53,13 +53,13 @@ def test_what_targets_say_is_read_back(
     )
 
 
-def test_a_value_beyond_the_bins_counts_as_their_end() -> None:
+def test_values_outside_the_bins_are_clipped() -> None:
     inside, beyond = bin_targets(torch.tensor([2.0, 1e30]), BINS)
     assert torch.equal(inside, beyond)
     assert beyond.isfinite().all()
 
 
-def test_bins_that_cannot_be_are_refused_all_at_once() -> None:
+def test_invalid_bins_are_refused_with_all_problems() -> None:
     with pytest.raises(ValueError, match=r"high: .*low=1.*; num_bins: .*1; sigma: .*inf"):
         ValueBinsConfig(low=1.0, high=1.0, num_bins=1, sigma=math.inf)
 
@@ -74,7 +74,7 @@ def some_frames() -> EntityBatch:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
-def test_network_with_bins_answers_their_expectation_and_their_logits(apart: bool) -> None:
+def test_network_with_bins_returns_expectation_and_logits(apart: bool) -> None:
     """Whoever acts, bootstraps or plays reads `value` and need not know of bins."""
     env, batch, config = Meadow(), some_frames(), RogueNetConfig(d_model=8)
     spaces, bins = (env.obs_space(), env.action_space()), ValueBinsConfig(0.0, 6.0, 7)

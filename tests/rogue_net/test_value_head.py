@@ -1,4 +1,4 @@
-"""Units in which value heads learn."""
+"""Normalisation of the targets of value heads."""
 
 import copy
 
@@ -24,7 +24,7 @@ def test_outputs_are_the_inverse_of_normalized_targets(seen: list[float], y: flo
     torch.testing.assert_close(norm(norm.normalized(target)), target, rtol=1e-9, atol=1e-6)
 
 
-def test_mean_and_deviation_are_those_of_all_targets() -> None:
+def test_mean_and_std_include_all_targets() -> None:
     targets = torch.tensor([3.0, 5.0, -2.0, 7.5, 0.25], dtype=torch.float64)
     norm = TargetNorm()
     norm.add(targets[:2])
@@ -35,13 +35,13 @@ def test_mean_and_deviation_are_those_of_all_targets() -> None:
 
 
 @pytest.mark.parametrize("seen", [[], [3.0], [3.0, 3.0], [1e6, 1e6 + 0.01]])
-def test_the_unit_is_1_until_targets_differ_by_more_than_rounding(seen: list[float]) -> None:
+def test_std_is_1_until_targets_differ_by_more_than_rounding(seen: list[float]) -> None:
     norm = TargetNorm()
     norm.add(torch.tensor(seen, dtype=torch.float64))
     assert norm.std.item() == 1.0
 
 
-def test_without_statistics_nothing_is_changed() -> None:
+def test_no_target_norm_is_the_identity() -> None:
     x = torch.tensor([1.5, -0.0])
     AS_TARGETS.add(x)
     assert AS_TARGETS(x) is AS_TARGETS.normalized(x) is x
@@ -72,6 +72,6 @@ def test_a_new_network_predicts_the_mean_of_the_returns(
     assert torch.equal(net(batch).values["value"], net.values(batch)["value"])
 
 
-def test_a_network_without_values_has_no_units() -> None:
+def test_network_without_values_has_no_target_norm() -> None:
     net = RogueNet(RogueNetConfig(d_model=16, n_head=2), SPACE, ACTIONS)
     assert isinstance(net.value_norm, NoTargetNorm)

@@ -1,4 +1,4 @@
-"""A network in a world that shows more than it knows, or the same in another order."""
+"""Networks in environments with more, or reordered, features and entity types."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -78,52 +78,53 @@ def assert_same(got: NetOutput, expected: NetOutput) -> None:
 
 @pytest.mark.slow
 @given(larger_spaces(), st.booleans())
-def test_network_is_wired_by_name(shown: ObsSpace, with_positions: bool) -> None:
-    """It answers as if it were in the world that it was made for."""
+def test_network_is_wired_by_name(env_space: ObsSpace, with_positions: bool) -> None:
+    """Outputs equal those in the original environment."""
     net = net_of(relpos_encoding=POSITIONS if with_positions else None)
     net.update_input_stats(batch_in(SPACE))
     uniforms = {name: torch.rand(6) for name in ("move", "pick")} | {"plan": torch.rand(4)}
     expected = net(batch_in(SPACE), uniforms=uniforms)
-    other, batch = Wired(net, shown), batch_in(shown)
+    other, batch = Wired(net, env_space), batch_in(env_space)
     assert_same(other(batch, uniforms=uniforms), expected)
     torch.testing.assert_close(other.values(batch), expected.values)
     assert_same(other(batch, actions=expected.actions), net(batch_in(SPACE), expected.actions))
 
 
-def test_types_that_the_world_does_not_have_are_absent() -> None:
-    known = ObsSpace(["clock"], {"Ghost": Entity(["fear"]), **SPACE.entities})
-    net = net_of(known)
-    assert_same(Wired(net, SPACE)(batch_in(SPACE)), net(adapt_batch(batch_in(SPACE), SPACE, known)))
-    assert adapt_batch(batch_in(SPACE), SPACE, known).features["Ghost"].values.shape == (0, 1)
+def test_types_missing_in_the_environment_have_no_entities() -> None:
+    larger = ObsSpace(["clock"], {"Ghost": Entity(["fear"]), **SPACE.entities})
+    net = net_of(larger)
+    adapted = adapt_batch(batch_in(SPACE), SPACE, larger)
+    assert_same(Wired(net, SPACE)(batch_in(SPACE)), net(adapted))
+    assert adapted.features["Ghost"].values.shape == (0, 1)
 
 
-def test_statistics_are_of_what_the_network_sees() -> None:
+def test_statistics_ignore_features_unknown_to_the_network() -> None:
     one, other = net_of(), net_of()
-    shown = ObsSpace(["weather", "clock"], {"Stranger": Entity(["s"]), **SPACE.entities})
+    env_space = ObsSpace(["weather", "clock"], {"Stranger": Entity(["s"]), **SPACE.entities})
     one.update_input_stats(batch_in(SPACE))
-    Wired(other, shown).update_input_stats(batch_in(shown))
+    Wired(other, env_space).update_input_stats(batch_in(env_space))
     for (name, a), (_, b) in zip(one.named_buffers(), other.named_buffers(), strict=True):
         torch.testing.assert_close(a, b, msg=name)
 
 
-def test_features_that_are_not_shown_are_named() -> None:
-    shown = ObsSpace([], {"Unit": Entity(["y", "z"]), "Goal": Entity(["x"])})
-    assert missing_features(shown, SPACE) == [
+def test_missing_features_are_named() -> None:
+    env_space = ObsSpace([], {"Unit": Entity(["y", "z"]), "Goal": Entity(["x"])})
+    assert missing_features(env_space, SPACE) == [
         "features of 'Unit' with ['x'], got ['y', 'z']",
         "global features with ['clock'], got []",
     ]
     with pytest.raises(ValueError, match=r"obs_space: expected features of 'Unit' with \['x'\]"):
-        Wired(net_of(), shown)
+        Wired(net_of(), env_space)
 
 
 STRANGE = ObsSpace(["clock"], {"Stranger": Entity(["s"]), **SPACE.entities})
 
 
-def test_actor_of_an_unknown_type_is_an_error_where_it_has_to_be_judged() -> None:
+def test_adapt_batch_refuses_actors_of_unknown_types() -> None:
     batch = batch_of(
         [with_strangers({"move": CategoricalActionMask(actor_types=["Stranger"])})], STRANGE
     )
-    with pytest.raises(ValueError, match=r"action 'move': expected .* got some of \['Stranger'\]"):
+    with pytest.raises(ValueError, match=r"action 'move': expected .* got \['Stranger'\]"):
         adapt_batch(batch, STRANGE, SPACE)
 
 
@@ -137,7 +138,7 @@ def with_strangers(actions: dict[str, Any], strangers: int = 2) -> Observation:
     )
 
 
-def test_entities_of_unknown_types_are_not_selected_and_choose_at_random_themselves() -> None:
+def test_entities_of_unknown_types_are_not_selected_and_choose_uniformly() -> None:
     """Positions: strangers 0 and 1, units 2 and 3, a goal 4."""
     net = net_of()
     actors = ["Stranger", "Unit"]
@@ -149,11 +150,11 @@ def test_entities_of_unknown_types_are_not_selected_and_choose_at_random_themsel
     }
     alone = {"pick": SelectEntityActionMask(actor_types=["Unit"], actee_types=["Stranger"])}
     batch = batch_of([with_strangers(masks), with_strangers(alone, 3)], STRANGE)
-    known = {
+    known_choices = {
         "move": CategoricalActionMask(actor_types=["Unit"], mask=[[True, False, True]] * 2),
         "pick": SelectEntityActionMask(actor_types=["Unit"], actee_types=["Goal", "Unit"]),
     }
-    expected = net(batch_of([frame(2, 0, 1, actions=known)], SPACE))
+    expected = net(batch_of([frame(2, 0, 1, actions=known_choices)], SPACE))
     other = Wired(net, STRANGE)
     got = other(batch)
     moves, picks = (got.log_probs[name].exp() for name in ("move", "pick"))
@@ -174,12 +175,12 @@ def test_entities_of_unknown_types_are_not_selected_and_choose_at_random_themsel
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(*[st.integers(0, 3)] * 4), min_size=1, max_size=5), st.data())
-def test_what_a_narrow_network_chooses_is_always_allowed(
+def test_choices_of_a_wired_network_are_legal(
     counts: list[tuple[int, int, int, int]], data: st.DataObject
 ) -> None:
     """In any frames, with any masks, strangers before, between or behind the others."""
     order = data.draw(st.permutations([*STRANGE.entities]))
-    shown = ObsSpace(["clock"], {name: STRANGE.entities[name] for name in order})
+    env_space = ObsSpace(["clock"], {name: STRANGE.entities[name] for name in order})
     frames = []
     for strangers, *others in counts:
         obs = frame(*others)
@@ -196,14 +197,14 @@ def test_what_a_narrow_network_chooses_is_always_allowed(
                 actions={"pick": pick},
             )
         )
-    batch = batch_of(frames, shown)
+    batch = batch_of(frames, env_space)
     pick_of = batch.actions["pick"]
     actors = len(pick_of.actors.values)
     uniforms = {"move": torch.rand(0), "plan": torch.rand(0), "pick": torch.rand(actors)}
     for out in (
-        Wired(net_of(), shown)(batch),
-        Wired(net_of(), shown)(batch, uniforms=uniforms),
-        Wired(net_of(), shown)(batch, generator=torch.Generator().manual_seed(0)),
+        Wired(net_of(), env_space)(batch),
+        Wired(net_of(), env_space)(batch, uniforms=uniforms),
+        Wired(net_of(), env_space)(batch, generator=torch.Generator().manual_seed(0)),
     ):
         probs = out.log_probs["pick"].exp()
         torch.testing.assert_close(probs.sum(dim=1), torch.ones(actors, dtype=probs.dtype))
@@ -217,7 +218,7 @@ def test_what_a_narrow_network_chooses_is_always_allowed(
             assert not probs[i, len(allowed) :].any()
 
 
-def test_labels_are_wired_by_name() -> None:
+def test_labels_are_matched_by_name_across_orders() -> None:
     """Also where masks forbid some, and where entities take part that the network does not know."""
     net = net_of()
     net.update_input_stats(batch_in(SPACE))
@@ -244,7 +245,7 @@ def test_labels_are_wired_by_name() -> None:
         )
 
 
-def test_other_labels_are_refused() -> None:
+def test_different_labels_are_refused() -> None:
     more = {**ACTIONS, "move": CategoricalActionSpace(["left", "right"])}
     with pytest.raises(ValueError, match=r"labels of 'move': expected .* in any order, got"):
         Wired(net_of(), SPACE, more)

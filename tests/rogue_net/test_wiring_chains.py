@@ -1,4 +1,4 @@
-"""Dependent actions of a network in a world with other labels, or with types it does not know."""
+"""Dependent actions of networks with reordered labels or unknown entity types."""
 
 import math
 import random
@@ -34,7 +34,7 @@ SPACES = Camp().obs_space(), Camp().action_space()
 
 
 class TurnedCamp(Camp):
-    """The same world with labels in another order."""
+    """The same environment with reordered labels."""
 
     def action_space(self) -> dict[str, ActionSpace]:
         return super().action_space() | {
@@ -119,26 +119,26 @@ def batch_in(world: Any) -> EntityBatch:
     return EntityBatch.of(envs.reset(envs.obs_space()))
 
 
-def test_chains_are_judged_alike_by_labels_in_another_order() -> None:
+def test_dependent_actions_are_invariant_to_label_order() -> None:
     net, plain, turned = network(), batch_in(Camp), batch_in(TurnedCamp)
-    own = net(plain, generator=torch.Generator().manual_seed(0))
-    chosen, spaces = dict(own.actions), TurnedCamp().action_space()
+    net_out = net(plain, generator=torch.Generator().manual_seed(0))
+    chosen, spaces = dict(net_out.actions), TurnedCamp().action_space()
     for name in ("do", "shout", "trade"):
         labels = [spaces[name].labels.index(label) for label in SPACES[1][name].labels]
-        new = torch.tensor(labels)[own.actions[name].clamp(min=0)]
-        chosen[name] = torch.where(own.actions[name] < 0, own.actions[name], new)
+        new = torch.tensor(labels)[net_out.actions[name].clamp(min=0)]
+        chosen[name] = torch.where(net_out.actions[name] < 0, net_out.actions[name], new)
     other = wired(net, TurnedCamp)(turned, chosen)
-    torch.testing.assert_close(other.logprobs, own.logprobs)
-    torch.testing.assert_close(other.entropies, own.entropies)
-    torch.testing.assert_close(other.values, own.values)
-    assert (own.logprobs["whom"] < 0).any()
-    assert (own.logprobs["shout"] < 0).any()
+    torch.testing.assert_close(other.logprobs, net_out.logprobs)
+    torch.testing.assert_close(other.entropies, net_out.entropies)
+    torch.testing.assert_close(other.values, net_out.values)
+    assert (net_out.logprobs["whom"] < 0).any()
+    assert (net_out.logprobs["shout"] < 0).any()
 
 
-def test_entities_of_unknown_types_take_no_part_in_the_chains_of_others() -> None:
+def test_unknown_types_do_not_affect_dependent_actions_of_known_types() -> None:
     net, plain, strange = network(), batch_in(Camp), batch_in(StrangeCamp)
     assert strange.features["Stranger"].lengths.any()
-    own = net(plain, generator=torch.Generator().manual_seed(0))
+    net_out = net(plain, generator=torch.Generator().manual_seed(0))
     actors, chosen, medics = strange.actions, {}, {}
     for name, action in actors.items():
         few = plain.actions[name].actors.lengths
@@ -146,15 +146,15 @@ def test_entities_of_unknown_types_take_no_part_in_the_chains_of_others() -> Non
             action.actors.starts, action.actors.lengths
         )
         is_medic = torch.from_numpy(place < np.repeat(few, action.actors.lengths))
-        medics[name], like = is_medic, own.actions[name]
+        medics[name], like = is_medic, net_out.actions[name]
         # Strangers rest.
         rest = math.nan if like.is_floating_point() else 0 if name == "do" else -1
         chosen[name] = like.new_full((len(is_medic), *like.shape[1:]), rest)
         chosen[name][is_medic] = like
     other = wired(net, StrangeCamp)(strange, chosen)
     for name, is_medic in medics.items():
-        torch.testing.assert_close(other.logprobs[name][is_medic], own.logprobs[name])
-        torch.testing.assert_close(other.entropies[name][is_medic], own.entropies[name])
+        torch.testing.assert_close(other.logprobs[name][is_medic], net_out.logprobs[name])
+        torch.testing.assert_close(other.entropies[name][is_medic], net_out.entropies[name])
     probs = other.log_probs["do"].exp()[~medics["do"]]
     possible = (probs > 0).sum(dim=1, keepdim=True)
     assert {*possible.flatten().tolist()} <= {2, 3}
@@ -163,7 +163,7 @@ def test_entities_of_unknown_types_take_no_part_in_the_chains_of_others() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [TurnedCamp, StrangeCamp, StrangersFirst, Both])
-def test_choices_are_legal_and_judged_as_they_were_made(world: Any) -> None:
+def test_choices_are_legal_and_evaluate_to_their_logprobs(world: Any) -> None:
     net = wired(network(), world)
     collector = Collector(EnvList(world, ENVS), AgentPlayer(net, seed=3))
     with torch.no_grad():
@@ -178,15 +178,15 @@ def test_choices_are_legal_and_judged_as_they_were_made(world: Any) -> None:
                 assert rows.isfinite().all()
 
 
-def test_memory_takes_in_chains_by_the_labels_of_the_network() -> None:
+def test_memory_gets_choices_in_the_label_order_of_the_network() -> None:
     memory = MemoryConfig(of="frame", inputs=["action"])
     net, plain, turned = network(memory=memory), batch_in(Camp), batch_in(TurnedCamp)
-    own = net(plain)
+    net_out = net(plain)
     other = wired(net, TurnedCamp)(turned)
-    torch.testing.assert_close(other.memory, own.memory)
+    torch.testing.assert_close(other.memory, net_out.memory)
 
 
-def test_an_action_that_depends_on_other_labels_is_refused() -> None:
+def test_dependent_action_with_other_parent_labels_is_refused() -> None:
     spaces = SPACES[1] | {"whom": SelectEntityActionSpace(after="do", when=["heal"])}
     with pytest.raises(ValueError, match=r"after and when of 'whom': expected \('do', \['attack'"):
         Wired(network(), SPACES[0], spaces)

@@ -54,13 +54,13 @@ _NEVER = ("pickle.find_class", "os.system", "os.exec", "os.posix_spawn", "subpro
 
 
 class Summary(NamedTuple):
-    """What came of a kind of damage.
+    """Results of one kind of damage.
 
     Attributes:
         tried: damaged saves.
         refused: of these, with a clear error.
         still_good: of these, loaded as agents that act.
-        reasons: the errors without what is in them, and how often each came.
+        reasons: error messages without their values, and their counts.
         seconds: for all of them.
         peak_mb: by which the memory of this process grew.
     """
@@ -80,13 +80,13 @@ class Summary(NamedTuple):
 
 
 def flips(folder: Path, seed: int, every: int = 1, pool: bool = False) -> Summary:
-    """Flip one bit of each byte of a save, which bit being chosen at random.
+    """Flip a random bit of each byte of a checkpoint.
 
     Args:
         folder: to work in.
         seed: of the choices.
-        every: one of so many bytes.
-        pool: of the opponents in a save, which a run goes on without, but which no save may hide.
+        every: stride in bytes.
+        pool: damage opponents, which runs continue without, but must report.
     """
     rng = Random(seed)
     save = save_with_pool(folder) if pool else new_save(folder)

@@ -1,7 +1,7 @@
-"""Runs whose environments start processes that live on, killed at any moment.
+"""Runs with environments that start long-lived processes, killed at random times.
 
-After each kill nobody may hold the locks of the run, and no worker may be left; at the end the run
-is that which was never killed.
+After each kill no process may hold the locks of the run, and no worker may be left; the final
+result must equal that of an undisturbed run.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ SAVES, ERRORS, CHILDREN, WORKERS = "saves", "errors", "children", "workers"
 
 
 class Forks(Pasture):
-    """A pasture that starts processes now and then, none of which ends by itself soon.
+    """An environment that starts long-lived processes from time to time.
 
     It starts none where their numbers have nowhere to go.
     """
@@ -90,7 +90,7 @@ class Summary(NamedTuple):
 
 
 def fork_and_kill(folder: Path, seed: int, count: int) -> Summary:
-    """Kill runs until so many kills are done, and look after each who holds what.
+    """Kill runs a number of times, and check held locks and workers after each kill.
 
     Raises:
         AssertionError: a lock was held or a worker was left after a kill, or a run ended otherwise

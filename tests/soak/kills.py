@@ -1,4 +1,4 @@
-"""A run that is killed over and over, at any or at chosen moments, and goes on each time.
+"""A run that is killed repeatedly, at random or chosen times, and resumed each time.
 
 Processes are forked from one that has torch loaded already, as to load it takes a hundred times
 longer than what is killed.
@@ -142,7 +142,7 @@ class Summary(NamedTuple):
 def kill_runs(
     folder: Path, seed: int, count: int, case: Case = ALONE, at_operations: bool = False
 ) -> Summary:
-    """Kill runs until `count` kills are done, and look after each what is left.
+    """Kill runs `count` times, and check their folder after each kill.
 
     Args:
         folder: to work in.
@@ -198,7 +198,7 @@ class _Pace(NamedTuple):
 
 
 class _KillTime(NamedTuple):
-    """When to kill: so many seconds after a process began its nth save, or began itself, if 0."""
+    """Time of a kill: seconds after a process started its nth save, or itself started if n is 0."""
 
     save: int
     seconds: float
@@ -356,7 +356,7 @@ def _say(writer: int, line: str) -> None:
 
 
 class _Tells(Callback):
-    """Says what is saved completely."""
+    """Prints the completed checkpoints."""
 
     def __init__(self, writer: int, operations: _Operations) -> None:
         self._writer, self._operations = writer, operations
@@ -412,7 +412,7 @@ def _check_identical(straight: Path, run_dir: Path, case: Case) -> None:
 
 
 def _files(run_dir: Path) -> list[str]:
-    """All that a run leaves, without what each process has of its own.
+    """The files of a run, without those of single processes.
 
     A run that is killed before its first save begins anew, and sets the metrics until then aside.
     """

@@ -31,7 +31,7 @@ class Summary(NamedTuple):
 
 
 def lose_workers(folder: Path, seed: int, count: int) -> Summary:
-    """Kill so many workers of one run.
+    """Kill a number of workers of one run.
 
     Raises:
         AssertionError: the agent or its optimizer differ from those of an undisturbed run.

@@ -1,6 +1,4 @@
-"""Damage to the episodes of a save, in the words of those who wrote them: other values, other
-types, other shapes, at any depth of the messages that are in messages.
-"""
+"""Damage to episodes of a checkpoint: nested messages with other values, types and shapes."""
 
 import copy
 import dataclasses

@@ -1,7 +1,7 @@
-"""Ways to damage a file, each a function of a random generator alone.
+"""Mutations of files, as functions of a random generator.
 
-Those of bytes are for any file; those of a format keep most of it whole, so that what reads it
-comes as far as possible.
+Mutations of bytes apply to any file; mutations of a format keep most of it valid, so that readers
+get as far as possible.
 """
 
 import json
@@ -41,7 +41,7 @@ def mutated(rng: Random, name: str, data: bytes, others: list[bytes]) -> bytes:
 
     Args:
         rng: chooses.
-        name: of the file, whose suffix says the format.
+        name: of the file; the suffix gives the format.
         data: its bytes.
         others: files from which pieces may come.
     """

@@ -68,7 +68,7 @@ class Summary(NamedTuple):
 
 
 def disturb_ranks(folder: Path, seed: int, kills: int, stops: int) -> Summary:
-    """Kill and stop so many ranks of one run, which torchrun starts again each time.
+    """Kill and stop ranks of one run, which torchrun restarts each time.
 
     Args:
         folder: of the run.

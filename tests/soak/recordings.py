@@ -15,7 +15,7 @@ import msgpack
 import torch
 
 from enn_trainer.experience.demonstrations import open_recording
-from enn_trainer.experience.read_demonstrations import Reading
+from enn_trainer.experience.read_demonstrations import RecordingReader
 from entity_env import EnvList
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.recording.recording_format import PREFIX, records
@@ -71,7 +71,7 @@ def _read_steps(path: Path) -> None:
 
 def _learn(path: Path) -> None:
     recording = open_recording(path)
-    Reading(recording.obs_space, 0.9, torch.device("cpu")).read({path: recording})
+    RecordingReader(recording.obs_space, 0.9, torch.device("cpu")).read({path: recording})
 
 
 def _own_records(path: Path) -> list[bytes]:

@@ -28,7 +28,7 @@ LEARNS_MORE = ["ppo.reward_scaling=true", 'ppo.ent_targets={"walk": 0.5}']
 
 
 def new_save(folder: Path) -> Path:
-    """The last save of a run of two updates, of which every file has something in it.
+    """The last checkpoint of a run of two updates, without empty files.
 
     It is alone in its folder, so that nothing else can be loaded in its place.
     """
@@ -61,13 +61,13 @@ def copy_of_published(folder: Path) -> Path:
 
 
 def write_whole(save: Path, files: Mapping[str, bytes], name: str, damaged: bytes) -> None:
-    """Change a file of a save as its writer would have: all hashes are right again.
+    """Change a file of a checkpoint, and update all hashes.
 
     Args:
         save: its folder.
-        files: what is in it.
+        files: their content by name.
         name: of the file to change.
-        damaged: what is in that one now.
+        damaged: its new content.
     """
     if name == MANIFEST:
         with contextlib.suppress(ValueError, RecursionError, TypeError):

@@ -1,7 +1,7 @@
-"""Runs that are killed or stopped at any moment with evaluations due: is the best save kept?
+"""Runs that are killed or stopped before due evaluations must keep the best checkpoint.
 
 Every second update is followed by an evaluation, and which of them is best depends on the seed.
-`RUN@best` and all that is kept for good have to be those of a run that went straight on.
+`RUN@best` and all pinned checkpoints must equal those of an undisturbed run.
 """
 
 import contextlib
@@ -42,14 +42,14 @@ POLICY = [
 
 
 class Summary(NamedTuple):
-    """What came of many stops.
+    """Results of many stops.
 
     Attributes:
-        stops: how many processes were sent a signal.
-        terminated: of these, by SIGTERM, of which some ended saved as interrupted.
-        before_evaluation: saves that were found without the evaluation that was due.
-        runs: that came to their end in spite of them.
-        seconds: for all of them.
+        stops: number of processes that got a signal.
+        terminated: number that got SIGTERM; some of them saved as interrupted.
+        before_evaluation: number of checkpoints without their due evaluation.
+        runs: number of completed runs.
+        seconds: total duration.
     """
 
     stops: int
@@ -67,7 +67,7 @@ class Summary(NamedTuple):
 
 
 def stop_runs(folder: Path, seed: int, count: int) -> Summary:
-    """Stop runs until so many processes were sent a signal, and compare what is kept at the end.
+    """Stop runs until a number of processes got a signal, and compare the final checkpoints.
 
     Raises:
         AssertionError: a run kept something else than one that went straight on.

@@ -57,14 +57,14 @@ def soak(*options: str, seed: int = 1, **asked: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_files_in_memory")
-def test_flipped_bits_and_cut_files_are_found_and_named() -> None:
+def test_flipped_bits_and_truncated_files_are_detected_and_named() -> None:
     said = soak(flip_every=40, truncations=100)
     assert len(re.findall(r"(\d\d+) tried, \1 refused .* 0 still good", said)) == 3
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_files_in_memory")
-def test_files_that_a_damaged_writer_wrote_are_refused_or_good() -> None:
+def test_files_of_a_faulty_writer_are_rejected_or_valid() -> None:
     said = soak(mutations=160)
     refused, good = map(int, re.findall(r"160 tried, (\d+) refused .* (\d+) still good", said)[0])
     assert refused > 80, "most damage reaches what must be refused"
@@ -73,7 +73,7 @@ def test_files_that_a_damaged_writer_wrote_are_refused_or_good() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_files_in_memory")
-def test_damaged_episodes_are_refused_or_gone_on_with() -> None:
+def test_damaged_episodes_are_rejected_or_continued() -> None:
     said = soak(episodes=24)
     refused, good = map(int, re.findall(r"24 tried, (\d+) refused .* (\d+) still good", said)[0])
     assert refused > 6
@@ -82,7 +82,7 @@ def test_damaged_episodes_are_refused_or_gone_on_with() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_files_in_memory")
-def test_false_manifests_are_refused_in_one_line_or_read() -> None:
+def test_false_manifests_are_rejected_in_one_line_or_read() -> None:
     said = soak(manifests=90)
     refused, good = map(int, re.findall(r"90 tried, (\d+) refused .* (\d+) still good", said)[0])
     assert refused > 15
@@ -90,7 +90,7 @@ def test_false_manifests_are_refused_in_one_line_or_read() -> None:
 
 
 @pytest.mark.slow
-def test_damaged_recordings_are_refused_or_read_in_little_memory() -> None:
+def test_damaged_recordings_are_rejected_or_read_in_bounded_memory() -> None:
     said = soak(recordings=150)
     found = re.findall(r"150 tried, (\d+) refused .* (\d+) still good, .* (\d+) MB more", said)
     refused, good, more_mb = map(int, found[0])
@@ -100,8 +100,8 @@ def test_damaged_recordings_are_refused_or_read_in_little_memory() -> None:
 
 
 @pytest.mark.slow
-def test_runs_killed_at_each_operation_of_saves_go_on_and_end_as_if_never_killed() -> None:
-    """With opponents at those of files that saves share; with a curriculum in the first save."""
+def test_runs_killed_during_saves_resume_to_equal_results() -> None:
+    """With opponents at operations on shared files; with a curriculum in the first checkpoint."""
     said = soak("--at-operations", kills=8, pool_kills=3, lesson_kills=2)
     alone, with_pool, with_lessons = (line for line in said.splitlines() if "kills (" in line)
     for operation in (*OPERATIONS, MINIBATCH):
@@ -110,7 +110,7 @@ def test_runs_killed_at_each_operation_of_saves_go_on_and_end_as_if_never_killed
 
 
 @pytest.mark.slow
-def test_runs_that_lose_workers_learn_what_one_learns_that_loses_none() -> None:
+def test_runs_that_lose_workers_have_equal_results() -> None:
     said = soak(losses=2)
     lost = re.search(r"losses: (\d+) workers lost within", said)
     assert lost is not None
@@ -118,7 +118,7 @@ def test_runs_that_lose_workers_learn_what_one_learns_that_loses_none() -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_environments_start_hold_nothing_of_a_killed_run() -> None:
+def test_child_processes_of_environments_hold_no_resources_of_a_killed_run() -> None:
     said = soak(forks=2)
     assert "2 kills of runs" in said
     started = re.search(r"started (\d+) processes, (\d+) workers ended", said)
@@ -127,7 +127,7 @@ def test_processes_that_environments_start_hold_nothing_of_a_killed_run() -> Non
 
 
 @pytest.mark.slow
-def test_stopped_runs_keep_the_saves_of_a_run_that_went_straight_on() -> None:
+def test_stopped_and_resumed_runs_have_equal_checkpoints() -> None:
     """By SIGTERM in the update before an evaluation, and by SIGKILL in a later one."""
     said = soak(seed=224, stops=2)
     assert "2 stops (1 by SIGTERM" in said

@@ -127,7 +127,7 @@ class Tossing(PlainState, Match):
         return self._show([0.0, 0.0])
 
     def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
-        """Pay for heads of those who want heads, and for tails of the others."""
+        """Reward heads of entities with the feature `heads`, and tails of others."""
         rewards = []
         for side, wants in enumerate(self.wants):
             toss: Any = actions[side].get("toss")

@@ -104,7 +104,7 @@ def loss_of(manager: StateManager) -> NearAverage:
     return loss
 
 
-def test_it_conforms() -> None:
+def test_auxiliary_loss_passes_the_conformance_test() -> None:
     agent = torch.nn.Linear(2, 3)
     loss = NearAverage(agent)
     loss.begin_update(Clock(0, 0.0))
@@ -112,7 +112,7 @@ def test_it_conforms() -> None:
     check_state_part(loss, NearAverage(agent))
 
 
-def test_it_is_learnt_from_and_tracked(tmp_path: Path) -> None:
+def test_auxiliary_loss_changes_training_and_is_logged(tmp_path: Path) -> None:
     manager = run(tmp_path, 48, initial_state=with_loss)
     assert loss_of(manager).steps == 3 * 3 * 2  # updates, epochs, minibatches
     assert manager.state.metrics["losses/near_loss"] > 0
@@ -126,11 +126,11 @@ def test_failed_updates_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_resumes_to_the_bit(tmp_path: Path) -> None:
+def test_auxiliary_loss_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert_resumes_to_the_bit(tmp_path, with_loss)
 
 
-def test_runs_without_it_cannot_be_resumed_with_its_state(tmp_path: Path) -> None:
+def test_state_of_an_auxiliary_loss_needs_the_loss_to_resume(tmp_path: Path) -> None:
     run(tmp_path, 16, initial_state=with_loss, checkpoint_dir=tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"state.loss.safetensors: has near/.* initial_state"):
         run(tmp_path, 32, checkpoint_dir=tmp_path / "run")
@@ -139,14 +139,14 @@ def test_runs_without_it_cannot_be_resumed_with_its_state(tmp_path: Path) -> Non
         evolve(newest(tmp_path / "run"), Lane().obs_space(), Lane().action_space())
 
 
-def test_runs_with_it_continue_saves_without_it(tmp_path: Path) -> None:
+def test_auxiliary_loss_can_be_added_to_a_resumed_run(tmp_path: Path) -> None:
     run(tmp_path, 32, checkpoint_dir=tmp_path / "run")
     manager = run(tmp_path, 48, initial_state=with_loss, checkpoint_dir=tmp_path / "run")
     assert loss_of(manager).steps == 3 * 2
 
 
 @pytest.mark.slow
-def test_it_evolves_with_its_world(tmp_path: Path) -> None:
+def test_auxiliary_loss_upgrades_with_the_environment(tmp_path: Path) -> None:
     """Averages move with the columns of their parameters, like moments."""
     manager = run(tmp_path, 48, initial_state=with_loss, checkpoint_dir=tmp_path / "run")
     windy = Lane(wind=True)
@@ -188,7 +188,7 @@ def assert_moved(
 
 
 @pytest.mark.parametrize("name", ["a/b", "ent_tunings", "policy", "value", "entropy"])
-def test_names_that_mean_something_else_are_refused(name: str, tmp_path: Path) -> None:
+def test_reserved_names_raise(name: str, tmp_path: Path) -> None:
     def initial(config: Any, ctx: dict[str, Any]) -> State:
         state = init_train_state(config, ctx)
         state.algorithm.auxiliary_losses[name] = NearAverage(state.agent)
@@ -198,7 +198,7 @@ def test_names_that_mean_something_else_are_refused(name: str, tmp_path: Path) -
         run(tmp_path, 16, initial_state=initial)
 
 
-def test_names_of_parameters_of_the_network_are_refused(tmp_path: Path) -> None:
+def test_names_of_network_parameters_raise(tmp_path: Path) -> None:
     def initial(config: Any, ctx: dict[str, Any]) -> State:
         agent = init_train_state(config, ctx).agent
         agent.register_parameter("far", torch.nn.Parameter(torch.zeros(1)))
@@ -206,7 +206,7 @@ def test_names_of_parameters_of_the_network_are_refused(tmp_path: Path) -> None:
         state.algorithm.auxiliary_losses["far"] = NearAverage(agent)
         return state
 
-    with pytest.raises(ValueError, match="no parameter and no other of them has, got 'far'"):
+    with pytest.raises(ValueError, match=r"unique names .* that no parameter has, got 'far'"):
         run(tmp_path, 16, initial_state=initial)
 
 

@@ -85,13 +85,13 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STATE_PARTS, "choice_counts", lambda *_: ChoiceCounts())
 
 
-def test_it_conforms() -> None:
+def test_choice_counts_pass_the_conformance_test() -> None:
     counts = ChoiceCounts()
     counts.count("roll/all", torch.tensor([0, 2, 2]))
     check_state_part(counts, ChoiceCounts())
 
 
-def test_it_is_in_resumed_runs(tmp_path: Path) -> None:
+def test_choice_counts_are_restored_in_resumed_runs(tmp_path: Path) -> None:
     for frames in (32, 48):
         state = run(tmp_path, frames, checkpoint_dir=tmp_path / "run", callbacks=[Counting()]).state
     part = state.part(ChoiceCounts)
@@ -122,12 +122,12 @@ def trained(folder: Path, ranks: int) -> dict[str, list[int]]:
     return {name: counts.tolist() for name, counts in part.joined.items()}
 
 
-def test_counts_of_all_ranks_are_joined(tmp_path: Path) -> None:
+def test_choice_counts_of_all_ranks_are_summed(tmp_path: Path) -> None:
     assert sum(trained(tmp_path, 1)["roll/all"]) == 32 * CARTS
     assert trained(tmp_path, 2) == trained(tmp_path, 1)
 
 
-def test_an_upgrade_renames_its_actions(tmp_path: Path) -> None:
+def test_upgrade_renames_actions_of_choice_counts(tmp_path: Path) -> None:
     run(tmp_path, 16, checkpoint_dir=tmp_path / "run", callbacks=[Counting()])
     actions = {"steer": Lane().action_space()["roll/all"]}
     rules = Rules({("action", "roll/all"): "steer"})

@@ -167,7 +167,7 @@ def weights(manager: Any) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """A run against random opponents whose frames are recorded."""
+    """A recorded run against random opponents."""
     folder = tmp_path_factory.mktemp("coins")
     _, result = run(
         folder,
@@ -181,11 +181,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     return folder, result.eval["eval/episodic_reward.mean"]
 
 
-def test_worlds_with_it_conform() -> None:
+def test_environments_with_coins_conform() -> None:
     conformance(Tossing)
 
 
-def test_networks_with_it_pass_the_check_of_agents() -> None:
+def test_networks_with_coins_pass_check_agent() -> None:
     world = Tossing()
     spaces = {"obs_space": world.obs_space(), "action_space": world.action_space()}
     config = StateManager(overrides=SMALL).config
@@ -193,7 +193,7 @@ def test_networks_with_it_pass_the_check_of_agents() -> None:
 
 
 @pytest.mark.slow
-def test_it_trains_and_is_evaluated_against_an_opponent(trained: tuple[Path, float]) -> None:
+def test_coins_are_trained_and_evaluated_against_an_opponent(trained: tuple[Path, float]) -> None:
     assert trained[1] > 3 * 0.8  # of 3 at best, 1.5 with fair coins
 
 
@@ -215,7 +215,7 @@ FEW_EPOCHS = ("clone.epochs=3", "clone.bs=128", "clone.lr=0.01", "clone.max_fram
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cross_entropy", "kl"])
-def test_it_is_cloned(trained: tuple[Path, float], loss: str, tmp_path: Path) -> None:
+def test_coins_are_cloned(trained: tuple[Path, float], loss: str, tmp_path: Path) -> None:
     config = StateManager(
         CloneRunConfig, overrides=[*SMALL, *FEW_EPOCHS, f"clone.loss={loss}"]
     ).config
@@ -231,7 +231,7 @@ def test_it_is_cloned(trained: tuple[Path, float], loss: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_it_is_played_by_a_person_beside_an_agent(trained: tuple[Path, float]) -> None:
+def test_coins_are_played_by_a_person_and_an_agent(trained: tuple[Path, float]) -> None:
     agent = load_agent(trained[0] / "run", deterministic=True)
     shown: list[str] = []
     played = play_by_hand(
@@ -243,7 +243,7 @@ def test_it_is_played_by_a_person_beside_an_agent(trained: tuple[Path, float]) -
 
 
 @pytest.mark.slow
-def test_it_resumes_to_the_bit_with_workers(trained: tuple[Path, float], tmp_path: Path) -> None:
+def test_coins_resume_bit_for_bit_with_workers(trained: tuple[Path, float], tmp_path: Path) -> None:
     straight, _ = run(tmp_path, "total_timesteps=768")
     run(tmp_path, "total_timesteps=384", checkpoint_dir=tmp_path / "half")
     resumed, _ = run(
@@ -256,7 +256,7 @@ def test_it_resumes_to_the_bit_with_workers(trained: tuple[Path, float], tmp_pat
 
 
 @pytest.mark.slow
-def test_workers_show_the_same() -> None:
+def test_workers_return_equal_observations() -> None:
     with_workers = ParallelEnvList(Tossing, 4, 2)
     alone = EnvList(Tossing, 4)
     frames: list[list[VecObs]] = []
@@ -276,7 +276,7 @@ def test_workers_show_the_same() -> None:
 
 
 @pytest.mark.slow
-def test_it_evolves_with_its_world(trained: tuple[Path, float]) -> None:
+def test_coins_upgrade_with_the_environment(trained: tuple[Path, float]) -> None:
     saved = verify(max((trained[0] / "run").glob("step-*")))
     world = Tossing(seen=True)
     state = evolve(saved, world.obs_space(), world.action_space()).state
@@ -288,7 +288,7 @@ def test_it_evolves_with_its_world(trained: tuple[Path, float]) -> None:
     assert state.agent(batch).actions["toss"].tolist() == [0, NUM_COINS]
 
 
-def test_draws_beyond_the_first_are_others() -> None:
+def test_later_draws_differ_from_the_first() -> None:
     actors = RaggedTensor(torch.zeros(64, dtype=torch.int64), np.array([1] * 64))
     env = np.arange(64)
     one = draw_uniforms({"toss": ActionBatch(actors)}, 7, env, 3)["toss"]
@@ -306,7 +306,7 @@ class Throws(Bot):
         return {"toss": CoinsAction(self.rng.integers(NUM_COINS + 1, size=throwers))}
 
 
-def test_bots_choose_it() -> None:
+def test_bots_choose_coins() -> None:
     envs = EnvList(Tossing, 4)
     spaces = Spaces.of(envs)
     player = BotPlayer(Throws, 3, envs.obs_space(), spaces)

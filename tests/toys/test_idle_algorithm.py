@@ -79,13 +79,13 @@ def stepped(folder: Path, updates: int, **options: Any) -> StateManager:
     return manager
 
 
-def test_it_conforms() -> None:
+def test_idle_algorithm_passes_the_conformance_test() -> None:
     algorithm = Idle()
     algorithm.frames = 16
     check_state_part(algorithm, Idle())
 
 
-def test_it_trains_and_is_evaluated(tmp_path: Path) -> None:
+def test_idle_algorithm_trains_and_is_evaluated(tmp_path: Path) -> None:
     manager = manager_of(
         tmp_path,
         *("total_timesteps=64", "cuda_empty_cache=true", *EVALUATED),
@@ -116,7 +116,7 @@ def test_updates_are_taken_and_evaluated(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_resumes_to_the_bit(tmp_path: Path) -> None:
+def test_idle_algorithm_resumes_bit_for_bit(tmp_path: Path) -> None:
     straight = stepped(tmp_path, 4)
     for _ in range(2):
         resumed = stepped(tmp_path, 2, checkpoint_dir=tmp_path / "run")
@@ -151,7 +151,7 @@ def test_failed_updates_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_evolves_with_its_world(tmp_path: Path) -> None:
+def test_idle_algorithm_upgrades_with_the_environment(tmp_path: Path) -> None:
     stepped(tmp_path, 2, checkpoint_dir=tmp_path / "run")
     windy = Lane(wind=True)
     spaces = windy.obs_space(), windy.action_space()
@@ -169,7 +169,7 @@ def test_it_evolves_with_its_world(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ppo_continues_what_was_idle(tmp_path: Path) -> None:
+def test_ppo_continues_a_run_of_the_idle_algorithm(tmp_path: Path) -> None:
     """Its own entries are refused; without any, PPO begins without moments."""
 
     class Forgets(Idle):

@@ -40,7 +40,7 @@ class Clipping(RewardTransform):
     Attributes:
         level: () float64, infinite before the first rollout.
         paid: (B,) float64, sum of the clipped rewards of each running episode.
-        begun: how often all episodes began anew.
+        begun: number of restarts of all episodes.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -82,7 +82,7 @@ class Clipping(RewardTransform):
 
 
 def with_clipping(config: Any, ctx: dict[str, Any]) -> State:
-    """Return the state of a new run, whose rewards are clipped."""
+    """Return the state of a new run with clipped rewards."""
     state = init_train_state(config, ctx)
     state.algorithm.reward_transforms["clipping"] = Clipping(config.rollout.num_envs)
     return state
@@ -103,14 +103,14 @@ class Keeps(Callback):
         self.rollout, self.rewards = rollout, rollout.rewards.clone()
 
 
-def test_it_conforms() -> None:
+def test_reward_transform_passes_the_conformance_test() -> None:
     clipping = Clipping(2)
     clipping.begin_episodes(3)
     clipping.level.fill_(2.0)
     check_state_part(clipping, Clipping(2))
 
 
-def test_it_is_learnt_from_and_tracked(tmp_path: Path) -> None:
+def test_reward_transform_changes_training_and_is_logged(tmp_path: Path) -> None:
     """It comes after reward scaling, and the rollout keeps the rewards of the environments."""
     manager = manager_of(
         tmp_path,
@@ -140,12 +140,12 @@ def test_failed_updates_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_resumes_to_the_bit(tmp_path: Path) -> None:
+def test_reward_transform_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert_resumes_to_the_bit(tmp_path, with_clipping)
 
 
 @pytest.mark.slow
-def test_it_is_told_when_all_episodes_begin_anew(tmp_path: Path) -> None:
+def test_reward_transform_is_notified_when_all_episodes_restart(tmp_path: Path) -> None:
     """As a run begins, after an update that failed, and where episodes cannot be continued."""
     manager = run(tmp_path, 32, initial_state=with_clipping, checkpoint_dir=tmp_path / "lane")
     assert clipping_of(manager).begun == 1
@@ -174,13 +174,13 @@ def test_it_is_told_when_all_episodes_begin_anew(tmp_path: Path) -> None:
         assert clipping_of(manager).begun == 2
 
 
-def test_runs_without_it_cannot_be_resumed_with_its_state(tmp_path: Path) -> None:
+def test_state_of_a_reward_transform_needs_the_transform_to_resume(tmp_path: Path) -> None:
     run(tmp_path, 16, initial_state=with_clipping, checkpoint_dir=tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"has clipping/.* initial_state that makes it"):
         run(tmp_path, 32, checkpoint_dir=tmp_path / "run")
 
 
-def test_infinite_numbers_of_its_own_can_be_resumed(tmp_path: Path) -> None:
+def test_reward_transform_state_with_infinity_resumes(tmp_path: Path) -> None:
     """A level before the first rollout is no sign of damage, as it would be in a moment."""
     manager = manager_of(
         tmp_path,
@@ -196,7 +196,7 @@ def test_infinite_numbers_of_its_own_can_be_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_evolves_with_its_world(tmp_path: Path) -> None:
+def test_reward_transform_upgrades_with_the_environment(tmp_path: Path) -> None:
     manager = run(tmp_path, 48, initial_state=with_clipping, checkpoint_dir=tmp_path / "run")
     windy = Lane(wind=True)
     spaces = windy.obs_space(), windy.action_space()
@@ -208,7 +208,7 @@ def test_it_evolves_with_its_world(tmp_path: Path) -> None:
     )
 
 
-def test_rewards_of_another_shape_are_refused(tmp_path: Path) -> None:
+def test_rewards_of_another_shape_raise(tmp_path: Path) -> None:
     class Sums(Clipping):
         def transform(self, rewards: Tensor, rollout: Rollout, gamma: float) -> Tensor:
             return rewards.sum(dim=0)
@@ -222,11 +222,11 @@ def test_rewards_of_another_shape_are_refused(tmp_path: Path) -> None:
         run(tmp_path, 16, initial_state=initial)
 
 
-def test_names_of_losses_are_refused(tmp_path: Path) -> None:
+def test_names_of_losses_raise(tmp_path: Path) -> None:
     def initial(config: Any, ctx: dict[str, Any]) -> State:
         state = with_clipping(config, ctx)
         state.algorithm.auxiliary_losses["clipping"] = Clipping(4)
         return state
 
-    with pytest.raises(ValueError, match="no other of them has, got 'clipping'"):
+    with pytest.raises(ValueError, match=r"unique names .* that no parameter has, got 'clipping'"):
         run(tmp_path, 16, initial_state=initial)

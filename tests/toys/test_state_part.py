@@ -1,4 +1,4 @@
-"""A part of the state of one's own: lessons, whose scores decide which comes next."""
+"""A custom part of the state: curriculum stages, chosen by their scores."""
 
 import copy
 import shutil
@@ -22,7 +22,7 @@ from enn_trainer import (
     load_checkpoint,
     train,
 )
-from enn_trainer.base.state_part import KeptPart, SpaceChange, StateDict, StatePart
+from enn_trainer.base.state_part import SpaceChange, StateDict, StatePart, UnusedPart
 from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.migrate.evolve import evolve
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
@@ -143,14 +143,14 @@ def changed(saved: Checkpoint, folder: Path, name: str, content: bytes) -> Path:
     return path
 
 
-def test_it_conforms() -> None:
+def test_state_part_passes_the_conformance_test() -> None:
     lessons = Lessons()
     lessons.add(1, 0.5)
     check_state_part(lessons, Lessons())
 
 
 @pytest.mark.slow
-def test_it_resumes_to_the_bit(tmp_path: Path) -> None:
+def test_state_part_resumes_bit_for_bit(tmp_path: Path) -> None:
     straight = taught(tmp_path, 80)
     for frames in (48, 80):
         resumed = taught(tmp_path, frames, checkpoint_dir=tmp_path / "parts")
@@ -164,7 +164,7 @@ def test_saves_do_not_change_with_the_run(saved: Checkpoint, tmp_path: Path) -> 
     manager = manager_of(tmp_path, initial_state=with_lessons, init_path=saved.path)
     state = manager.state
     before = copy.deepcopy(lessons_of(state).notes)
-    contents = manager._copied()
+    contents = manager._copy_state()
     lessons_of(state).add(0, 9.0)
     assert lessons_of(state).notes != before
     tensors: Any = contents[PARTS]
@@ -181,12 +181,12 @@ def test_moving_to_a_device_keeps_everything(saved: Checkpoint, tmp_path: Path) 
     assert_same(before, everything(manager.state))
 
 
-def test_agents_are_loaded_without_it(saved: Checkpoint) -> None:
+def test_agents_load_without_the_state_part(saved: Checkpoint) -> None:
     frame: Observation = Lane().reset()
     assert "roll/all" in load_agent(saved.path).act(frame).actions
 
 
-def test_runs_without_it_cannot_be_resumed(saved: Checkpoint, tmp_path: Path) -> None:
+def test_resuming_without_the_state_part_raises(saved: Checkpoint, tmp_path: Path) -> None:
     message = "has a state of lessons, which this run does not have; .* initial_state that makes it"
     with pytest.raises(CheckpointError, match=message):
         run(tmp_path, 48, init_path=saved.path)
@@ -196,7 +196,7 @@ def test_runs_without_it_cannot_be_resumed(saved: Checkpoint, tmp_path: Path) ->
         evolve(saved, Lane().obs_space(), Lane().action_space())
 
 
-def test_runs_with_it_continue_saves_without_it(tmp_path: Path) -> None:
+def test_state_part_can_be_added_to_a_resumed_run(tmp_path: Path) -> None:
     run(tmp_path, 16, checkpoint_dir=tmp_path / "run")
     state = taught(tmp_path, 32, checkpoint_dir=tmp_path / "run").state
     assert lessons_of(state).tried.tolist() == [0, 0, 1]
@@ -214,7 +214,7 @@ class Glide(Lane):
 
 
 @pytest.mark.slow
-def test_it_evolves_with_its_world(saved: Checkpoint, tmp_path: Path) -> None:
+def test_state_part_upgrades_with_the_environment(saved: Checkpoint, tmp_path: Path) -> None:
     world: Environment = Glide()
     rules = Rules({("action", "roll/all"): "glide"})
     spaces = world.obs_space(), world.action_space()
@@ -236,7 +236,7 @@ def test_it_evolves_with_its_world(saved: Checkpoint, tmp_path: Path) -> None:
         ({"x": {1.5}}, r"lessons: odd\['x'\]: .* got set"),
     ],
 )
-def test_data_that_are_not_plain_are_named(value: Any, message: str, tmp_path: Path) -> None:
+def test_error_names_data_that_are_not_plain(value: Any, message: str, tmp_path: Path) -> None:
     def initial(config: Any, ctx: dict[str, Any]) -> State:
         state = with_lessons(config, ctx)
         lessons_of(state).notes["odd"] = value
@@ -251,18 +251,19 @@ def test_data_that_are_not_plain_are_named(value: Any, message: str, tmp_path: P
 
 
 @pytest.mark.parametrize("name", COMMON_PARTS)
-def test_another_part_under_the_name_of_a_common_one_is_refused(name: str, tmp_path: Path) -> None:
+def test_name_of_a_builtin_part_raises(name: str, tmp_path: Path) -> None:
     def initial_state(config: Any, ctx: dict[str, Any]) -> State:
         state = init_train_state(config, ctx)
-        parts = {**state.parts, "mine": state.parts[name], name: KeptPart()}
+        parts = {**state.parts, "mine": state.parts[name], name: UnusedPart()}
         return replace(state, parts=parts)
 
-    message = f"State.parts: expected '{name}' to be {COMMON_PARTS[name].__name__}, got .*KeptPart"
+    expected = COMMON_PARTS[name].__name__
+    message = f"State.parts: expected '{name}' to be {expected}, got .*UnusedPart"
     with pytest.raises(ConfigError, match=message):
         run(tmp_path, 16, initial_state=initial_state)
 
 
-def test_names_with_a_slash_are_refused(tmp_path: Path) -> None:
+def test_names_with_a_slash_raise(tmp_path: Path) -> None:
     def initial(config: Any, ctx: dict[str, Any]) -> State:
         state = init_train_state(config, ctx)
         state.parts["les/sons"] = Lessons()
@@ -272,7 +273,7 @@ def test_names_with_a_slash_are_refused(tmp_path: Path) -> None:
         run(tmp_path, 16, initial_state=initial)
 
 
-def test_saves_without_parts_of_a_program_have_the_rounds_of_episodes_alone(
+def test_checkpoints_without_custom_parts_only_have_episode_rounds(
     saved: Checkpoint, tmp_path: Path
 ) -> None:
     """Earlier programs refuse these, as they do the version of their configuration."""
@@ -304,7 +305,7 @@ class Counts(StatePart):
 
 
 @pytest.mark.parametrize("numbers", [(1, 2), ()])
-def test_parts_without_plain_data_or_anything(numbers: tuple[int, ...], tmp_path: Path) -> None:
+def test_parts_with_only_tensors_or_no_data(numbers: tuple[int, ...], tmp_path: Path) -> None:
     def initial(config: Any, ctx: dict[str, Any]) -> State:
         state = init_train_state(config, ctx)
         state.parts["counts"] = Counts(*numbers)
@@ -338,7 +339,7 @@ def test_parts_without_plain_data_or_anything(numbers: tuple[int, ...], tmp_path
         (lambda rest: rest.update(version="2"), "version: expected a number"),
     ],
 )
-def test_damaged_plain_data_are_refused(
+def test_damaged_plain_data_raise(
     change: Callable[[dict[str, Any]], object], message: str, saved: Checkpoint, tmp_path: Path
 ) -> None:
     rest = unpack(saved.read(REST))
@@ -351,7 +352,7 @@ def test_damaged_plain_data_are_refused(
 
 
 @pytest.mark.parametrize(("depth", "is_readable"), [(100, True), (400, True), (100_000, False)])
-def test_data_may_be_nested_but_not_without_end(
+def test_nesting_of_plain_data_is_limited(
     depth: int, is_readable: bool, saved: Checkpoint, tmp_path: Path
 ) -> None:
     rest = unpack(saved.read(REST))
@@ -375,7 +376,7 @@ def test_data_may_be_nested_but_not_without_end(
         (save({"x": torch.zeros(1)}), "has a state of x"),
     ],
 )
-def test_damaged_tensors_are_refused(
+def test_damaged_tensors_raise(
     content: bytes, message: str, saved: Checkpoint, tmp_path: Path
 ) -> None:
     path = changed(saved, tmp_path, PARTS, content)

@@ -1,4 +1,4 @@
-"""A small world of which a resumed run equals a straight one, and short runs in it."""
+"""A small environment with reproducible resumed runs, and short runs of it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -85,7 +85,7 @@ def run(
     callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> StateManager:
-    """Train for so many frames, of 16 each update, and return the manager."""
+    """Train for a number of frames, 16 per update, and return the manager."""
     manager = manager_of(folder, f"total_timesteps={frames}", *overrides, **options)
     train(manager, Lane, callbacks=callbacks)
     return manager

@@ -1,1 +1,1 @@
-"""Learning from recordings, alone or beside PPO."""
+"""Behavioural cloning of recordings, alone or as an auxiliary loss of PPO."""

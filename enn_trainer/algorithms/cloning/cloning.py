@@ -1,4 +1,4 @@
-"""Behavioural cloning as an algorithm: loss and score on recorded frames, and epochs over them."""
+"""Behavioural cloning: losses and scores on recorded frames, and the training algorithm."""
 
 import math
 from collections import Counter
@@ -15,7 +15,7 @@ from enn_trainer.algorithms.algorithm import Algorithm, Clock
 from enn_trainer.algorithms.minibatches import (
     add_gradients,
     minibatches_by_length,
-    pieces_by_length,
+    split_sequences,
 )
 from enn_trainer.algorithms.ppo.losses import value_loss_of
 from enn_trainer.base.errors import NotFiniteError
@@ -34,53 +34,55 @@ from rogue_net.value_head import AS_TARGETS, TargetNorm, TargetUnits
 
 
 def imitation_losses(
-    out: NetOutput, shown: Demonstrations, loss: ImitationLoss
+    out: NetOutput, demos: Demonstrations, loss: ImitationLoss
 ) -> dict[str, Tensor]:
-    """Compute the loss of each decision, for a chain of actions the sum over its parts.
+    """Compute the imitation loss of each decision.
 
-    cross_entropy: -log pi(a|s) of the recorded choice a, or of the density of numbers
+    The loss of a decision is the sum over a parent action and its dependent actions.
+
+    cross_entropy: -log pi(a|s) of the recorded choice a; for continuous actions pi is a density
     kl: KL(teacher || pi)
 
     Args:
         out: output of the network for the frames and their recorded choices.
-        shown: the frames.
+        demos: the frames.
         loss: `cross_entropy` of the choices, or `kl` from the recorded probabilities.
 
     Returns:
-        Per action that depends on none (decisions,) float, of those to imitate.
+        Per action that depends on none (decisions,) float, of the imitated decisions.
     """
     if loss == "cross_entropy":
-        return shown.per_decision({name: -out.logprobs[name] for name in shown.actions})
+        return demos.per_decision({name: -out.logprobs[name] for name in demos.actions})
     losses = {}
-    for name, rows in shown.teacher.items():
+    for name, rows in demos.teacher.items():
         network = out.distribution(name)
-        teacher = network.from_rows(rows.values, shown.batch.actions[name])
+        teacher = network.from_rows(rows.values, demos.batch.actions[name])
         losses[name] = teacher.kl(network)
-    return shown.per_decision(losses)
+    return demos.per_decision(losses)
 
 
-def _are_same(name: str, out: NetOutput, shown: Demonstrations) -> Tensor:
-    """Return whether the most probable choices are the recorded ones, (actors,) bool."""
-    return shown.of_learnt(name, out.distribution(name).mode() == shown.actions[name].values)
+def _is_recorded_choice(name: str, out: NetOutput, demos: Demonstrations) -> Tensor:
+    """Return True for actors with the recorded choice as the most probable one, (actors,) bool."""
+    return demos.imitated_rows(name, out.distribution(name).mode() == demos.actions[name].values)
 
 
-def _errors(name: str, out: NetOutput, shown: Demonstrations) -> Tensor:
-    """Return the mean absolute errors of the numbers of actors, (actors,) float64.
+def _absolute_errors(name: str, out: NetOutput, demos: Demonstrations) -> Tensor:
+    """Return the mean absolute error of the continuous action of each actor, (actors,) float64.
 
-    They are in shares of the range that an actor has, without bounds in units of the number.
+    Errors are relative to the actor's range, or absolute in a component without bounds.
     """
     # |x - x'| / (high - low)
-    distribution, chosen = out.distribution(name), shown.actions[name].values
-    bounds = shown.batch.actions[name].bounds
+    distribution, chosen = out.distribution(name), demos.actions[name].values
+    bounds = demos.batch.actions[name].bounds
     assert bounds is not None
     low, high = bounds.values.double().unbind(dim=1)
     has_range = torch.isfinite(low) & (low != high)
-    size = torch.where(has_range, high - low, 1.0)
+    range_size = torch.where(has_range, high - low, 1.0)
     numbers = [distribution.to_env(one).double() for one in (distribution.mode(), chosen)]
-    return shown.of_learnt(name, ((numbers[0] - numbers[1]).abs() / size).mean(dim=1))
+    return demos.imitated_rows(name, ((numbers[0] - numbers[1]).abs() / range_size).mean(dim=1))
 
 
-_OF_RETURNS = ("errors", "squares", "returns", "num_returns")
+_RETURN_SUMS = ("errors", "squares", "returns", "num_returns")
 
 
 @dataclass
@@ -88,17 +90,17 @@ class CloneScore:
     """Sums of losses and accuracies over frames, without gradients.
 
     Attributes:
-        imitation: () float, the losses of all decisions.
-        correct: () int64 of each action, actors whose most probable choice was the recorded one.
-        off_by: () float64 of each action of numbers, the absolute errors of actors.
-        actors: number of actors of each action, who took it.
-        decisions: number of decisions, of which chains of actions are one each.
-        value: () float, the losses of the value over the frames whose return is known,
-            divided by `value_scale`.
-        errors: () float, squared errors of the value over these frames.
-        squares: () float, squares of their returns.
-        returns: () float, their returns.
-        num_returns: number of these frames.
+        imitation: () float, losses of all decisions.
+        correct: () int64 of each action, number of actors with the recorded choice as the most
+            probable one.
+        off_by: () float64 of each continuous action, absolute errors of actors.
+        actors: number of active actors of each action.
+        decisions: number of decisions; dependent actions count with their parent action.
+        value: () float, value losses over the frames with a return, divided by `value_scale`.
+        errors: () float, squared errors of the values of these frames.
+        squares: () float, squared returns of these frames.
+        returns: () float, returns of these frames.
+        num_returns: number of frames with a return.
     """
 
     imitation: Tensor | float = 0.0
@@ -113,11 +115,11 @@ class CloneScore:
     num_returns: int = 0
 
     def __iadd__(self, other: "CloneScore") -> "CloneScore":
-        for own, theirs in ((self.correct, other.correct), (self.off_by, other.off_by)):
-            for name, total in theirs.items():
-                own[name] = own.get(name, 0) + total
+        for totals, other_totals in ((self.correct, other.correct), (self.off_by, other.off_by)):
+            for name, total in other_totals.items():
+                totals[name] = totals.get(name, 0) + total
         self.actors += other.actors
-        for name in ("imitation", "decisions", "value", *_OF_RETURNS):
+        for name in ("imitation", "decisions", "value", *_RETURN_SUMS):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 
@@ -128,17 +130,17 @@ class CloneScore:
 
     @property
     def accuracy(self) -> dict[str, float]:
-        """Share of actors whose most probable choice is the recorded one, by action.
+        """Share of actors with the recorded choice as the most probable one, by action.
 
-        Of actions of numbers it is the mean absolute error, in shares of the range; without bounds
-        in units of the number.
+        For continuous actions it is the mean absolute error, relative to the range if there are
+        bounds.
         """
         totals = {**self.correct, **self.off_by}
         return {name: float(totals[name]) / n for name, n in self.actors.items() if n}
 
     @property
     def explained_variance(self) -> float:
-        """Explained variance of the returns; NaN if none is known or all are equal.
+        """Explained variance of the returns; NaN without returns or if all are equal.
 
         1 - mean((value - return)^2) / var(return)
         """
@@ -147,7 +149,7 @@ class CloneScore:
         return 1 - float(self.errors) / n / variance if variance > 0 else math.nan
 
     def in_words(self) -> str:
-        """Return a message with accuracies, errors of numbers, and the explained variance."""
+        """Return a line with accuracies, errors of continuous actions, and explained variance."""
         words = {name: f"{name} {number:.3f}" for name, number in self.accuracy.items()}
         errors = [words.pop(name) for name in self.off_by if name in words]
         parts = ["accuracy " + ", ".join(words.values())] if words or not errors else []
@@ -159,29 +161,29 @@ class CloneScore:
 def value_scale(returns: Tensor, ppo: PPOConfig, norm: TargetUnits = AS_TARGETS) -> float:
     """Return the divisor of the value loss, which makes it independent of the scale of rewards.
 
-    It is twice the loss of the value 0, which is about the initial output of a network: the mean
-    square of the returns, for a loss of half the squared error. The cross-entropy of bins and
-    normalised returns have no scale. The variance of returns would not do: where all games are won
-    it is close to 0, so that the value loss would dominate the clipped gradient.
+    The divisor is twice the loss of the value 0, which is about the initial output of a network:
+    the mean square of the returns, for a loss of half the squared error. The cross-entropy of bins
+    and normalised returns have no scale. The variance of the returns is unsuitable: if all games
+    are won it is close to 0, and the value loss would dominate the clipped gradient.
 
     Args:
-        returns: (F,) float of the frames to train on; NaN where they are not known.
+        returns: (F,) float, returns of the frames to train on; NaN if unknown.
         ppo: settings of the value loss.
-        norm: units in which returns are learnt.
+        norm: normalisation of the returns.
 
     Returns:
-        A positive number; 1 where all returns are 0 or none is known.
+        A positive number; 1 if all returns are 0 or unknown.
     """
-    known = returns[~returns.isnan()].double()
-    if ppo.value_bins is not None or isinstance(norm, TargetNorm) or not known.any():
+    known_returns = returns[~returns.isnan()].double()
+    if ppo.value_bins is not None or isinstance(norm, TargetNorm) or not known_returns.any():
         return 1.0
-    zero = torch.zeros_like(known)
-    return 2 * float(value_loss_of({"value": zero}, known, zero, ppo, norm).mean())
+    zero = torch.zeros_like(known_returns)
+    return 2 * float(value_loss_of({"value": zero}, known_returns, zero, ppo, norm).mean())
 
 
 def loss_of(
     agent: PPOAgent,
-    shown: Demonstrations,
+    demos: Demonstrations,
     loss: ImitationLoss,
     ppo: PPOConfig,
     value_scale: float = 1.0,
@@ -191,52 +193,55 @@ def loss_of(
 
     Args:
         agent: the network.
-        shown: the frames.
+        demos: the frames.
         loss: imitation loss of the actors.
         ppo: settings of the value loss.
         value_scale: divisor of the value loss.
-        norm: units in which returns are learnt.
+        norm: normalisation of the returns.
 
     Returns:
-        () float, the sum of the imitation loss over actors; () float, that of the value loss over
-        frames whose return is known, divided by `value_scale`; and the score of the frames.
+        () float, the sum of the imitation loss over actors; () float, the sum of the value loss
+        over frames with a return, divided by `value_scale`; and the score of the frames.
     """
     # Losses.
-    out = agent(shown.batch, actions={name: rows.values for name, rows in shown.actions.items()})
-    known = (~shown.returns.isnan()).nonzero().flatten()
-    returns = shown.returns.index_select(0, known).double()
-    values = {name: rows.index_select(0, known) for name, rows in out.values.items()}
+    out = agent(demos.batch, actions={name: rows.values for name, rows in demos.actions.items()})
+    frames = (~demos.returns.isnan()).nonzero().flatten()
+    returns = demos.returns.index_select(0, frames).double()
+    values = {name: rows.index_select(0, frames) for name, rows in out.values.items()}
     expected = values["value"].flatten()
-    losses = imitation_losses(out, shown, loss)
+    losses = imitation_losses(out, demos, loss)
     imitation = torch.cat([*losses.values()]).sum()
     value = value_loss_of(values, returns.to(expected), expected, ppo, norm).sum() / value_scale
 
     # Score.
-    numbers = [name for name in shown.actions if shown.batch.actions[name].bounds is not None]
+    numbers = [name for name in demos.actions if demos.batch.actions[name].bounds is not None]
     with torch.no_grad():
-        same = {name: _are_same(name, out, shown) for name in shown.actions if name not in numbers}
-        errors = {name: _errors(name, out, shown) for name in numbers}
+        discrete = [name for name in demos.actions if name not in numbers]
+        is_correct = {name: _is_recorded_choice(name, out, demos) for name in discrete}
+        errors = {name: _absolute_errors(name, out, demos) for name in numbers}
     score = CloneScore(
         imitation=imitation.detach(),
-        correct={name: rows.sum() for name, rows in same.items()},
+        correct={name: rows.sum() for name, rows in is_correct.items()},
         off_by={name: rows.sum() for name, rows in errors.items()},
-        actors=Counter({name: len(rows) for name, rows in (same | errors).items()}),
+        actors=Counter({name: len(rows) for name, rows in (is_correct | errors).items()}),
         decisions=sum(map(len, losses.values())),
         value=value.detach(),
         errors=(expected.detach().double() - returns).square().sum(),
         squares=returns.square().sum(),
         returns=returns.sum(),
-        num_returns=len(known),
+        num_returns=len(frames),
     )
     return imitation, value, score
 
 
-def pieces_of(agent: PPOAgent, shown: Demonstrations, optim: OptimizerConfig) -> list[IntArray]:
-    """Return the units of each piece of a minibatch, within the limits of memory."""
-    return pieces_by_length(
-        shown.lengths,
-        shown.batch.entities_of_frames(),
-        rows_of_frames(agent, shown.batch) ** 2,
+def cloning_microbatches(
+    agent: PPOAgent, demos: Demonstrations, optim: OptimizerConfig
+) -> list[IntArray]:
+    """Split a minibatch into microbatches within the memory limits; return sequence indices."""
+    return split_sequences(
+        demos.lengths,
+        demos.batch.entities_of_frames(),
+        rows_of_frames(agent, demos.batch) ** 2,
         optim.micro_bs,
         optim.max_entities,
         cost_of_entity(agent),
@@ -244,15 +249,15 @@ def pieces_of(agent: PPOAgent, shown: Demonstrations, optim: OptimizerConfig) ->
 
 
 class Cloning(Algorithm[Demonstrations]):
-    """Behavioural cloning: an update is an epoch over recorded frames.
+    """Behavioural cloning; an update is an epoch over recorded frames.
 
     Args:
         config: configuration of cloning, and of a run that continues from it.
-        agent: the network; its parameters are changed.
-        train: frames to train on; the scale of the value loss is that of their returns.
+        agent: the network; its parameters are modified.
+        train: frames to train on; their returns define the scale of the value loss.
 
     Attributes:
-        trained: score of the network while it learnt, in the last complete epoch.
+        trained: score of the network during the last complete epoch.
     """
 
     def __init__(self, config: CloneRunConfig, agent: Any, train: Demonstrations) -> None:
@@ -262,7 +267,7 @@ class Cloning(Algorithm[Demonstrations]):
         self._optimizers = [
             o for o in optimizers.make_optimizers(agent, config.optim) if o is not None
         ]
-        # No clipping of values, as there are no old values to stay near.
+        # Values are not clipped, as there are no old values.
         self._ppo = replace(config.ppo, clip_vloss=False, vf_clip_coef=None)
         self._norm = optimizers.value_norm(agent)
         self._value_scale = value_scale(train.returns, self._ppo, self._norm)
@@ -275,8 +280,8 @@ class Cloning(Algorithm[Demonstrations]):
 
         Args:
             data: frames to train on.
-            clock: its step is the number of earlier epochs.
-            context: threads, interrupt check, and the function notified of optimizer steps.
+            clock: progress; `clock.step` is the number of earlier epochs.
+            context: threads, interrupt check, and the callback of optimizer steps.
 
         Returns:
             The mean loss of the epoch, as a metric.
@@ -291,41 +296,41 @@ class Cloning(Algorithm[Demonstrations]):
         batches = self.batches(train, epoch)
         num_batches = len(batches)
 
-        def loss_of_piece(
-            drawn: Demonstrations, num_actors: int, num_returns: int, piece: IntArray
+        def microbatch_loss(
+            minibatch: Demonstrations, num_actors: int, num_returns: int, positions: IntArray
         ) -> tuple[Tensor | None, tuple[Tensor, CloneScore]]:
             context.check()
-            imitation, value, score = self._loss_of(drawn.take_units(piece))
+            imitation, value, score = self._loss_of(minibatch.take_sequences(positions))
             value = value_coef * value / max(1, num_returns)
             loss = imitation / max(1, num_actors) + value
             # Without actors and returns there is no gradient.
             return loss if loss.requires_grad else None, (loss.detach(), score)
 
-        for number, units in enumerate(batches, start=1):
+        for number, sequences in enumerate(batches, start=1):
             # Learning rate, annealed over all epochs: lr * (1 - progress).
             lr = config.clone.lr
             if config.optim.anneal_lr:
-                taken = epoch * num_batches + number - 1
-                lr *= 1 - taken / (config.clone.epochs * num_batches)
+                num_steps = epoch * num_batches + number - 1
+                lr *= 1 - num_steps / (config.clone.epochs * num_batches)
             agent.zero_grad(set_to_none=True)
             for optimizer in self._optimizers:
                 optimizers.begin_update(optimizer, lr, float(config.optim.weight_decay), step=0)
 
             # Draw a batch.
-            keys = mix(derive_seed(seed, "dropout"), train.frames(units)).view(np.int64)
-            drawn = train.take_units(units)
-            drawn = replace(drawn, batch=replace(drawn.batch, keys=keys))
-            num_actors = int(drawn.num_actors().sum())
-            num_returns = int((~drawn.returns.isnan()).sum())
+            keys = mix(derive_seed(seed, "dropout"), train.frames(sequences)).view(np.int64)
+            minibatch = train.take_sequences(sequences)
+            minibatch = replace(minibatch, batch=replace(minibatch.batch, keys=keys))
+            num_actors = int(minibatch.num_actors().sum())
+            num_returns = int((~minibatch.returns.isnan()).sum())
 
-            # Add the gradients of its pieces, and step.
+            # Add the gradients of its microbatches, and step.
             results: list[tuple[Tensor, CloneScore]] = []
             losses = [
-                partial(loss_of_piece, drawn, num_actors, num_returns, piece)
-                for piece in pieces_of(agent, drawn, config.optim)
+                partial(microbatch_loss, minibatch, num_actors, num_returns, positions)
+                for positions in cloning_microbatches(agent, minibatch, config.optim)
             ]
-            add_gradients(agent.parameters(), losses, results.append, context.lanes)
-            checked = {"the loss": sum((x for x, _ in results), drawn.returns.new_zeros(()))}
+            add_gradients(agent.parameters(), losses, results.append, context.threads)
+            checked = {"the loss": sum((x for x, _ in results), minibatch.returns.new_zeros(()))}
             names = ("the norm of the gradient", "the norm of the value network's gradient")
             for name, optimizer in zip(names, self._optimizers, strict=False):
                 norm = optimizers.clipped_step(optimizer, config.optim.max_grad_norm)
@@ -339,18 +344,18 @@ class Cloning(Algorithm[Demonstrations]):
         return {"clone/loss": total.mean_loss(value_coef)}
 
     def batches(self, train: Demonstrations, epoch: int) -> list[IntArray]:
-        """Return the units of each minibatch of an epoch."""
+        """Return the indices of the sequences of each minibatch of an epoch."""
         return [*minibatches_by_length(train.lengths, self.config.clone.bs, 1, self._seed(epoch))]
 
     def _seed(self, epoch: int) -> int:
         return derive_seed(self.config.seed, "clone", epoch)
 
     @torch.no_grad()
-    def score(self, shown: Demonstrations, epoch: int, context: ExecutionContext) -> CloneScore:
+    def score(self, demos: Demonstrations, epoch: int, context: ExecutionContext) -> CloneScore:
         """Evaluate the network on frames, in evaluation mode.
 
         Args:
-            shown: the frames.
+            demos: the frames.
             epoch: number of completed epochs, for messages.
             context: threads and interrupt check.
 
@@ -360,23 +365,23 @@ class Cloning(Algorithm[Demonstrations]):
         self.agent.eval()
         total, bs = CloneScore(), self.config.clone.bs
 
-        def score_of_piece(piece: IntArray, some: Demonstrations) -> CloneScore:
+        def microbatch_score(positions: IntArray, minibatch: Demonstrations) -> CloneScore:
             context.check()
-            return self._loss_of(some.take_units(piece))[2]
+            return self._loss_of(minibatch.take_sequences(positions))[2]
 
-        for units in minibatches_by_length(shown.lengths, bs, 1, seed=0, shuffle=False):
-            some = shown.take_units(units)
+        for sequences in minibatches_by_length(demos.lengths, bs, 1, seed=0, shuffle=False):
+            minibatch = demos.take_sequences(sequences)
             scores: list[CloneScore] = []
-            pieces = pieces_of(self.agent, some, self.config.optim)
-            tasks = [partial(score_of_piece, piece, some) for piece in pieces]
-            context.lanes.run(tasks, scores.append)
+            microbatches = cloning_microbatches(self.agent, minibatch, self.config.optim)
+            tasks = [partial(microbatch_score, positions, minibatch) for positions in microbatches]
+            context.threads.run(tasks, scores.append)
             for score in scores:
                 total += score
         loss = total.mean_loss(self.config.clone.value_coef)
         if not math.isfinite(loss):
             raise NotFiniteError(
                 f"epoch {epoch}: expected a finite test loss, got {loss}; lower clone.lr, or look "
-                "for rewards and features that are very large"
+                "for very large rewards and features"
             )
         return total
 
@@ -388,6 +393,6 @@ class Cloning(Algorithm[Demonstrations]):
         """Restore optimizer moments."""
         optimizers.load_moments(self._optimizers, self._parameters, state)
 
-    def _loss_of(self, shown: Demonstrations) -> tuple[Tensor, Tensor, CloneScore]:
+    def _loss_of(self, demos: Demonstrations) -> tuple[Tensor, Tensor, CloneScore]:
         loss = self.config.clone.loss
-        return loss_of(self.agent, shown, loss, self._ppo, self._value_scale, self._norm)
+        return loss_of(self.agent, demos, loss, self._ppo, self._value_scale, self._norm)

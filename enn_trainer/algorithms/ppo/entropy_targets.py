@@ -1,4 +1,4 @@
-"""Entropy coefficients adapted during training, so that the entropy of an action meets a target.
+"""Adaptive entropy coefficients, which keep the entropy of an action near a target.
 
 A PI controller of the logarithm of the coefficient, with error = target - normalised entropy.
 
@@ -28,12 +28,13 @@ def initial_tunings(
     """Return the initial state of the coefficients of actions with a target, by action.
 
     Raises:
-        ConfigError: a target names no action of the environment, or one of numbers without bounds.
+        ConfigError: a target names an unknown action, or a continuous one without bounds.
     """
     unknown = sorted(targets.keys() - action_space.keys())
     if unknown:
         raise ConfigError(
-            f"ppo.ent_targets: expected actions of the world, {sorted(action_space)}, got {unknown}"
+            "ppo.ent_targets: expected actions of the environment, "
+            f"{sorted(action_space)}, got {unknown}"
         )
     for name in targets:
         for component, (low, _) in action_space[name].bounds_by_name().items():
@@ -42,11 +43,11 @@ def initial_tunings(
                     f"ppo.ent_targets: {name}: expected labels, entities or numbers with bounds, "
                     f"got {component!r} without bounds; leave it out, or give it bounds"
                 )
-    return {name: begun(ent_coef) for name in targets}
+    return {name: initial_tuning(ent_coef) for name in targets}
 
 
-def begun(ent_coef: float) -> Tensor:
-    """Return the initial state of tuning, (2,) float32: log coefficient, and an error of 0."""
+def initial_tuning(ent_coef: float) -> Tensor:
+    """Return an initial tuning state, (2,) float32: log coefficient, and an error of 0."""
     return torch.tensor([math.log(ent_coef), 0.0])
 
 
@@ -61,13 +62,13 @@ def tune(
 ) -> None:
     """Update coefficients: up while the entropy is below its target, down while it is above.
 
-    Normalised entropies are between 0 and 1, so that one learning rate fits all worlds.
+    Normalised entropies are between 0 and 1, so that one learning rate fits all environments.
 
     Args:
-        tunings: (2,) float by action: the integral of the error, as the logarithm of a coefficient,
-            and the last error, target minus entropy. The values of the dict are replaced.
+        tunings: (2,) float by action: the integral of the error, which is the logarithm of a
+            coefficient, and the last error, target minus entropy. The dict is modified.
         entropies: (actions, 2) float, results of `normalised_entropy` (sum, and number of actors
-            with a choice) in the order of `tunings`; without such actors nothing changes.
+            with a choice) in the order of `tunings`; actions without such actors do not change.
         targets: target of the mean normalised entropy, by action.
         lr: gain of the integral term.
     """
@@ -80,13 +81,13 @@ def tune(
 
 
 def coef_of_actor(
-    tunings: Mapping[str, Tensor], others: float, num_actors: Mapping[str, int], like: Tensor
+    tunings: Mapping[str, Tensor], default_coef: float, num_actors: Mapping[str, int], like: Tensor
 ) -> Tensor:
     """Return the entropy coefficient of each actor, action by action.
 
     Args:
         tunings: tuning states of the actions with a target, see `tune`.
-        others: coefficient of the other actions.
+        default_coef: coefficient of actions without a target.
         num_actors: number of actors by action.
         like: tensor with the dtype and device of the result.
 
@@ -96,14 +97,14 @@ def coef_of_actor(
     coefs = {name: tuned_coef(tuning).to(like) for name, tuning in tunings.items()}
     return torch.cat(
         [
-            coefs[name].expand(n) if name in coefs else like.new_full((n,), others)
+            coefs[name].expand(n) if name in coefs else like.new_full((n,), default_coef)
             for name, n in num_actors.items()
         ]
     )
 
 
 def tuned_scalars(tunings: Mapping[str, Tensor], entropies: Tensor) -> dict[str, float]:
-    """Return scalars of the actions with a target, by tag; the arguments are those of `tune`."""
+    """Return metrics of the actions with a target, by tag; for the arguments see `tune`."""
     scalars = {}
     for (name, tuning), (entropy, actors) in zip(tunings.items(), entropies, strict=True):
         scalars[f"charts/entropy_coef/{name}"] = tuned_coef(tuning).item()

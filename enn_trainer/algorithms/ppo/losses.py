@@ -1,4 +1,4 @@
-"""PPO loss of a minibatch: formulas, computation in pieces that add up, and statistics."""
+"""PPO loss: formulas, computation by microbatch, and statistics."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ def normalize(advantages: Tensor, least_std: float | Tensor = 0.0) -> Tensor:
     """Normalise advantages to mean 0 and standard deviation 1: (n,) -> (n,).
 
     The mean is over the n frames of one optimizer step. A single frame has no deviation and gets 0.
-    Advantages that deviate by less than `least_std` are divided by that, and stay small.
+    A standard deviation below `least_std` is replaced by it, so that small advantages stay small.
     """
     if len(advantages) < 2:
         return torch.zeros_like(advantages)
@@ -44,13 +44,13 @@ def normalize_acting(
 ) -> Tensor:
     """Normalise advantages to mean 0 and standard deviation 1 over the frames with decisions.
 
-    The advantages of other frames enter no policy loss; they are shifted and scaled alike. Fewer
-    than two frames with decisions have no deviation: all advantages stay as they are.
+    The advantages of other frames enter no policy loss; they are shifted and scaled alike. With
+    fewer than two frames with decisions there is no deviation, and advantages are not changed.
 
     Args:
         advantages: (n,) float, of the n frames of one optimizer step.
-        num_decisions: (n,) int64, actors of each frame.
-        least_std: as of `normalize`.
+        num_decisions: (n,) int64, number of decisions of each frame.
+        least_std: see `normalize`.
 
     Returns:
         (n,) float.
@@ -58,8 +58,8 @@ def normalize_acting(
     acting = np.flatnonzero(num_decisions)
     if len(acting) < 2:
         return advantages
-    chosen = advantages[to_device(acting, advantages.device)]
-    return (advantages - chosen.mean()) / (chosen.std().clamp(min=least_std) + 1e-8)
+    selected = advantages[to_device(acting, advantages.device)]
+    return (advantages - selected.mean()) / (selected.std().clamp(min=least_std) + 1e-8)
 
 
 def policy_loss(
@@ -90,23 +90,23 @@ def joint_logratio(logratio: Tensor, frame_of_actor: Tensor, num_frames: int) ->
     """Return the log-ratio of the joint action of a frame, for each of its actors.
 
     Args:
-        logratio: (actors,) float, log-ratio of each actor's own choice.
+        logratio: (actors,) float, log-ratio of the choice of each actor.
         frame_of_actor: (actors,) int64, index of the frame of each actor.
         num_frames: number of frames.
 
     Returns:
         (actors,) float, the sum of `logratio` over the actors of the same frame.
     """
-    of_frame = logratio.new_zeros(num_frames).index_add(0, frame_of_actor, logratio)
+    frame_logratio = logratio.new_zeros(num_frames).index_add(0, frame_of_actor, logratio)
     # Sums over hundreds of actors can exceed the range of exp in float32.
-    return of_frame.clamp(max=_LARGEST_LOGRATIO).index_select(0, frame_of_actor)
+    return frame_logratio.clamp(max=_LARGEST_LOGRATIO).index_select(0, frame_of_actor)
 
 
 def equal_frames(frame_of_actor: Tensor, num_frames: int) -> Tensor:
     """Return weights of actors that sum to 1 in each frame: (actors,) -> (actors,) float64."""
-    one = torch.ones_like(frame_of_actor, dtype=torch.float64)
+    ones = torch.ones_like(frame_of_actor, dtype=torch.float64)
     # bincount would synchronise with the GPU.
-    counts = one.new_zeros(num_frames).index_add(0, frame_of_actor, one)
+    counts = ones.new_zeros(num_frames).index_add(0, frame_of_actor, ones)
     return counts.reciprocal().index_select(0, frame_of_actor)
 
 
@@ -170,7 +170,7 @@ def approx_kl(logratio: Tensor) -> Tensor:
 
 
 def is_clipped(logratio: Tensor, clip_coef: float) -> Tensor:
-    """Return True for actors whose ratio is clipped, `|ratio - 1| > clip_coef`: (actors,) bool."""
+    """Return True for actors with a clipped ratio, `|ratio - 1| > clip_coef`: (actors,) bool."""
     return (logratio.exp() - 1).abs() > clip_coef
 
 
@@ -202,7 +202,7 @@ UNITS = {
 class LossStats:
     """Running sums of the loss statistics of an update.
 
-    They are kept on the device until the update ends, as reading them would wait for it.
+    The sums stay on the device until the update ends, as reading them would synchronise with it.
 
     Attributes:
         sums: () each, by the names of `UNITS`.
@@ -210,8 +210,8 @@ class LossStats:
         kl_of_actions: (actions,), approx_kl of the actors of each action.
         actors_of_actions: (actions,) int64 on the host, number of actors of each action.
         tuned_entropy: (actions with a target, 2), sums of `normalised_entropy`.
-        auxiliary: sum over optimizer steps of each auxiliary loss with data of its own, by name.
-        of_actors: sum over terms of each auxiliary loss of actors, by name.
+        auxiliary: by name, sum over optimizer steps of each auxiliary loss on separate data.
+        per_actor: by name, sum over terms of each auxiliary loss of actors.
     """
 
     sums: dict[str, Tensor]
@@ -220,11 +220,11 @@ class LossStats:
     actors_of_actions: IntArray
     tuned_entropy: Tensor
     auxiliary: dict[str, Tensor] = field(default_factory=dict)
-    of_actors: dict[str, Tensor] = field(default_factory=dict)
+    per_actor: dict[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
     def zero(device: torch.device, num_actions: int, num_tuned: int = 0) -> "LossStats":
-        """Return sums of nothing."""
+        """Create sums of 0."""
         return LossStats(
             dict.fromkeys(UNITS, torch.zeros((), device=device)),
             Counter(),
@@ -234,7 +234,7 @@ class LossStats:
         )
 
     def plus(self, other: "LossStats") -> "LossStats":
-        """Return the sums of both; this one is changed as well."""
+        """Add the sums of `other` in place, and return `self`."""
         self.add(other)
         return self
 
@@ -242,12 +242,12 @@ class LossStats:
         """Add the sums of `other`."""
         for name, total in other.sums.items():
             self.sums[name] = self.sums[name] + total
-        for mine, theirs in (
+        for sums, other_sums in (
             (self.auxiliary, other.auxiliary),
-            (self.of_actors, other.of_actors),
+            (self.per_actor, other.per_actor),
         ):
-            for name, loss in theirs.items():
-                mine[name] = mine.get(name, 0.0) + loss
+            for name, loss in other_sums.items():
+                sums[name] = sums.get(name, 0.0) + loss
         self.counts += other.counts
         self.kl_of_actions = self.kl_of_actions + other.kl_of_actions
         self.actors_of_actions = self.actors_of_actions + other.actors_of_actions
@@ -255,7 +255,7 @@ class LossStats:
 
     def plain(self) -> dict[str, Any]:
         """Return the sums as plain data."""
-        named = {name: getattr(self, name) for name in ("sums", "auxiliary", "of_actors")}
+        named = {name: getattr(self, name) for name in ("sums", "auxiliary", "per_actor")}
         tensors = {name: getattr(self, name) for name in ("kl_of_actions", "tuned_entropy")}
         return {
             **{k: {n: x.cpu().numpy() for n, x in each.items()} for k, each in named.items()},
@@ -265,23 +265,23 @@ class LossStats:
         }
 
     @staticmethod
-    def of_plain(plain: Mapping[str, Any], device: torch.device) -> "LossStats":
-        """Return the sums that `plain` returned."""
+    def from_plain(data: Mapping[str, Any], device: torch.device) -> "LossStats":
+        """Create sums from the result of `plain`."""
 
         def tensor(x: Any) -> Tensor:
             return torch.from_numpy(x).to(device)
 
         def tensors(name: str) -> dict[str, Tensor]:
-            return {key: tensor(x) for key, x in plain[name].items()}
+            return {key: tensor(x) for key, x in data[name].items()}
 
         return LossStats(
             tensors("sums"),
-            Counter(plain["counts"]),
-            tensor(plain["kl_of_actions"]),
-            plain["actors_of_actions"],
-            tensor(plain["tuned_entropy"]),
+            Counter(data["counts"]),
+            tensor(data["kl_of_actions"]),
+            data["actors_of_actions"],
+            tensor(data["tuned_entropy"]),
             tensors("auxiliary"),
-            tensors("of_actors"),
+            tensors("per_actor"),
         )
 
     def losses(self) -> dict[str, Tensor]:
@@ -292,7 +292,7 @@ class LossStats:
             "the value loss": self.sums["value_loss"],
             **{
                 f"the auxiliary loss {name}": loss
-                for name, loss in [*self.auxiliary.items(), *self.of_actors.items()]
+                for name, loss in [*self.auxiliary.items(), *self.per_actor.items()]
             },
             "the norm of the gradient": self.sums["gradnorm"],
             "the norm of the value network's gradient": self.sums["vf_gradnorm"],
@@ -310,7 +310,7 @@ class LossStats:
         steps, terms = max(1, self.counts["steps"]), max(1, self.counts["terms"])
         return {
             **{f"losses/{name}_loss": float(x) / steps for name, x in self.auxiliary.items()},
-            **{f"losses/{name}": float(x) / terms for name, x in self.of_actors.items()},
+            **{f"losses/{name}": float(x) / terms for name, x in self.per_actor.items()},
         }
 
     def kl_scalars(self, actions: Iterable[str]) -> dict[str, float]:
@@ -332,15 +332,15 @@ class Minibatch:
     """The F frames of one optimizer step.
 
     Attributes:
-        rollout: the rollout that they are from.
+        rollout: the rollout.
         frames: (F,) int64, positions among the frames of all processes.
-        rows: (F,) int64, positions in the rollout of those of this process; any number of others.
-        num_decisions: (F,) int64, actors of each frame.
-        num_terms: number of terms of which the policy loss is the mean.
+        rows: (F,) int64, positions in `rollout`; undefined for frames of other processes.
+        num_decisions: (F,) int64, number of decisions of each frame.
+        num_terms: number of terms in the mean of the policy loss.
         advantages: (F,) float.
         returns: (F,) float.
         old_values: (F,) float, the values predicted during the rollout.
-        norm: units in which returns are learnt.
+        norm: normalisation of the returns.
         keys: (F,) int64, seeds of the dropout of each frame.
     """
 
@@ -367,13 +367,13 @@ class Minibatch:
     ) -> "Minibatch":
         """Select frames of a rollout; advantages are normalised over them with `ppo.norm_adv`.
 
-        `decisions` are those of all frames, see `Rollout.num_decisions`.
+        `decisions` is the result of `Rollout.num_decisions`.
         """
         index = to_device(frames, estimate.returns.device)
-        advantages, actors = estimate.advantages.flatten()[index], decisions[frames]
+        advantages, num_decisions = estimate.advantages.flatten()[index], decisions[frames]
         least_std = ppo.norm_adv_floor * norm.std
         if ppo.norm_adv and ppo.norm_adv_over == "acting":
-            advantages = normalize_acting(advantages, actors, least_std)
+            advantages = normalize_acting(advantages, num_decisions, least_std)
         elif ppo.norm_adv:
             advantages = normalize(advantages, least_std)
         returns, old_values = estimate.returns.flatten()[index], rollout.values.flatten()[index]
@@ -381,8 +381,8 @@ class Minibatch:
             rollout=rollout,
             frames=frames,
             rows=rollout.shards.rows(frames),
-            num_decisions=actors,
-            num_terms=_num_terms(actors, ppo.weight_by),
+            num_decisions=num_decisions,
+            num_terms=_num_terms(num_decisions, ppo.weight_by),
             advantages=advantages,
             returns=returns,
             old_values=old_values,
@@ -392,11 +392,11 @@ class Minibatch:
 
 
 def _num_terms(actors: IntArray, weight_by: PerActorOrFrame) -> int:
-    """Return the number of terms of which the policy loss is the mean: decisions, or frames.
+    """Return the number of terms in the mean of the policy loss: decisions, or frames with any.
 
     Args:
-        actors: (F,) int64, the decisions in each frame.
-        weight_by: the unit of a term.
+        actors: (F,) int64, number of decisions of each frame.
+        weight_by: unit of a term.
     """
     return int(np.sum(actors) if weight_by == "actor" else np.count_nonzero(actors))
 
@@ -409,9 +409,9 @@ def loss_of_piece(
     auxiliary: Mapping[str, AuxiliaryLoss],
     context: ExecutionContext,
     minibatch: Minibatch,
-    piece: IntArray,
+    positions: IntArray,
 ) -> tuple[Tensor, LossStats]:
-    """Compute the part of the loss of a minibatch that is due to some of its frames.
+    """Compute the contribution of a microbatch to the loss of its minibatch.
 
     Args:
         agent: the network.
@@ -419,12 +419,12 @@ def loss_of_piece(
         ent_coef: coefficient of the entropy bonus.
         ent_tunings: state of the coefficients of actions with an entropy target, see `tune`.
         auxiliary: auxiliary losses of this update, by name.
-        context: interrupt check, and timers of the parts.
+        context: interrupt check and timers.
         minibatch: the frames of the minibatch and their targets.
-        piece: (F,) int64, positions in the minibatch.
+        positions: (F,) int64, positions in the minibatch.
 
     Returns:
-        () float, the part of the loss, and its statistics.
+        () float, the contribution to the loss, and its statistics.
 
     Raises:
         AgentError: the network lacks an output that `ppo.value_loss` needs.
@@ -432,43 +432,43 @@ def loss_of_piece(
     # Forward pass.
     context.check()
     with context.spans.span("gather"):
-        batch, chosen, old_logprobs = _gather(minibatch, piece, context.spans)
+        batch, chosen, old_logprobs = _gather(minibatch, positions, context.spans)
     with context.spans.span("forward"):
         out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
 
-    # Policy loss: one term for each decision of an actor, with the advantage of its frame.
+    # Policy loss: one term for each decision, with the advantage of its frame.
     # log ratio: log pi(a|s) - log pi_old(a|s)
-    # A chain of dependent actions is one decision: the sum over its parts.
+    # A parent action and its dependent actions are one decision: the sum over them.
     logratios = {name: out.logprobs[name] - old for name, old in old_logprobs.items()}
     decisions = joint(logratios, batch.actions)
     logratio = torch.cat([*decisions.values()])
-    of_parts = {name: out.entropies[name] for name in old_logprobs}
-    entropies = torch.cat([*joint(of_parts, batch.actions).values()])
+    part_entropies = {name: out.entropies[name] for name in old_logprobs}
+    entropies = torch.cat([*joint(part_entropies, batch.actions).values()])
     frame_of_row = np.concatenate([chosen[name].frame_of_row() for name in decisions])
     frame_of_actor = to_device(frame_of_row, logratio.device)
-    positions = to_device(piece, logratio.device)
-    advantages = minibatch.advantages[positions][frame_of_actor]
+    index = to_device(positions, logratio.device)
+    advantages = minibatch.advantages[index][frame_of_actor]
     weights: Tensor | None = None
     if ppo.weight_by == "frame":
-        weights = equal_frames(frame_of_actor, len(piece)).to(logratio)
-    judged = logratio
+        weights = equal_frames(frame_of_actor, len(positions)).to(logratio)
+    clipped_logratio = logratio
     if ppo.ratio == "frame":
-        judged = joint_logratio(logratio, frame_of_actor, len(piece))
-    surrogates = policy_loss(judged, advantages, ppo.clip_coef, ppo.dual_clip)
+        clipped_logratio = joint_logratio(logratio, frame_of_actor, len(positions))
+    surrogates = policy_loss(clipped_logratio, advantages, ppo.clip_coef, ppo.dual_clip)
     surrogate = _weighted_sum(surrogates, weights)
 
     # Entropy bonus: sum over actors of c_action * H(pi)
     entropy = _weighted_sum(entropies, weights)
     bonus = ent_coef * entropy
     if ent_tunings:
-        tuned = _tuned_entropies(of_parts, batch.actions, ent_tunings, ent_coef)
+        tuned = _tuned_entropies(part_entropies, batch.actions, ent_tunings, ent_coef)
         bonus = _weighted_sum(tuned, weights)
 
     # loss = (surrogate - bonus) / num_terms + vf_coef * value_error / num_frames
     value_error = value_loss_of(
         out.values,
-        minibatch.returns[positions],
-        minibatch.old_values[positions],
+        minibatch.returns[index],
+        minibatch.old_values[index],
         ppo,
         minibatch.norm,
     ).sum()
@@ -476,16 +476,16 @@ def loss_of_piece(
     loss = loss + ppo.vf_coef * value_error / len(minibatch.frames)
 
     # Auxiliary losses of actors: loss = loss + coef * sum over actors / num_terms
-    of_actors = {}
+    per_actor = {}
     for name, auxiliary_loss in auxiliary.items():
         if (terms := auxiliary_loss.actor_losses(batch, out)) is not None:
-            of_decisions = joint({name: terms.losses[name] for name in old_logprobs}, batch.actions)
-            total = _weighted_sum(torch.cat([*of_decisions.values()]), weights)
+            parts = {name: terms.losses[name] for name in old_logprobs}
+            total = _weighted_sum(torch.cat([*joint(parts, batch.actions).values()]), weights)
             loss = loss + terms.coef * total / max(1, minibatch.num_terms)
-            of_actors[name] = total.detach()
+            per_actor[name] = total.detach()
 
     # Statistics.
-    of_actions = [approx_kl(one.detach()).sum() for one in logratios.values()]
+    kl_by_action = [approx_kl(one.detach()).sum() for one in logratios.values()]
     actors_of_actions = [num_active(batch.actions[name], x.values) for name, x in chosen.items()]
     tuned_entropy = [
         out.distribution(name).normalised_entropy(out.entropies[name].detach())
@@ -496,32 +496,32 @@ def loss_of_piece(
             "policy_loss": surrogate.detach(),
             "entropy": entropy.detach(),
             "approx_kl": approx_kl(logratio.detach()).sum(),
-            "clipfrac": is_clipped(judged.detach(), ppo.clip_coef).sum(),
+            "clipfrac": is_clipped(clipped_logratio.detach(), ppo.clip_coef).sum(),
             "value_loss": value_error.detach(),
         },
         Counter(
-            terms=_num_terms(minibatch.num_decisions[piece], ppo.weight_by),
+            terms=_num_terms(minibatch.num_decisions[positions], ppo.weight_by),
             actors=len(logratio),
-            frames=len(piece),
+            frames=len(positions),
         ),
-        torch.stack(of_actions),
+        torch.stack(kl_by_action),
         np.array(actors_of_actions),
         torch.stack(tuned_entropy) if tuned_entropy else logratio.new_zeros(0, 2),
-        of_actors=of_actors,
+        per_actor=per_actor,
     )
 
 
 def _gather(
-    minibatch: Minibatch, piece: IntArray, spans: Spans
+    minibatch: Minibatch, positions: IntArray, spans: Spans
 ) -> tuple[EntityBatch, dict[str, RaggedTensor], dict[str, Tensor]]:
-    """Return some frames of a minibatch, and by action their choices and old log-probabilities."""
-    rollout, frames = minibatch.rollout, minibatch.rows[piece]
+    """Return the frames of a microbatch, and by action their choices and old log-probabilities."""
+    rollout, frames = minibatch.rollout, minibatch.rows[positions]
     chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
     batch, past = replace(rollout.batch, past=None).take(frames), rollout.batch.past
     if past is not None:
         with spans.span("memory"):
             past = past.take(frames)
-    batch = replace(batch, past=past, keys=minibatch.keys[piece])
+    batch = replace(batch, past=past, keys=minibatch.keys[positions])
     old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
     return batch, chosen, old_logprobs
 
@@ -532,7 +532,7 @@ def _tuned_entropies(
     ent_tunings: Mapping[str, Tensor],
     ent_coef: float,
 ) -> Tensor:
-    """Return the entropy of each decision times its coefficient, where targets tune some.
+    """Return the entropy of each decision times its coefficient, with entropy targets.
 
     Args:
         entropies: (A,) float of each action.
@@ -540,16 +540,16 @@ def _tuned_entropies(
         ent_tunings: state of the coefficients of actions with an entropy target.
         ent_coef: coefficient of the other actions.
     """
-    of_all = torch.cat([*entropies.values()])
-    num_actors = {name: len(of_action) for name, of_action in entropies.items()}
-    weighted = coef_of_actor(ent_tunings, ent_coef, num_actors, like=of_all) * of_all
+    all_entropies = torch.cat([*entropies.values()])
+    num_actors = {name: len(rows) for name, rows in entropies.items()}
+    weighted = coef_of_actor(ent_tunings, ent_coef, num_actors, like=all_entropies) * all_entropies
     by_action = torch.split(weighted, [*num_actors.values()])
     by_decision = joint(dict(zip(entropies, by_action, strict=True)), actions)
     return torch.cat([*by_decision.values()])
 
 
 def _weighted_sum(x: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the sum of (actors,) numbers, weighted if there are weights."""
+    """Return the sum of (actors,) numbers, weighted if `weights` is not None."""
     return (x if weights is None else weights * x).sum()
 
 
@@ -560,14 +560,13 @@ def value_loss_of(
     ppo: PPOConfig,
     norm: TargetUnits,
 ) -> Tensor:
-    """Return the value loss of each of F frames, in the units of `norm`, (F,) float."""
+    """Return the value loss of each of F frames, for returns normalised by `norm`, (F,) float."""
     if ppo.value_bins is not None:
         logits, expected = values.get("value_logits"), (len(returns), ppo.value_bins.num_bins)
         if logits is None or logits.shape != expected:
             got = "none" if logits is None else f"shape {tuple(logits.shape)}"
             raise AgentError(
-                f"values['value_logits']: expected shape {expected}, as of ppo.value_bins, "
-                f"got {got}"
+                f"values['value_logits']: expected shape {expected} for ppo.value_bins, got {got}"
             )
         return cross_entropy(logits, bin_targets(norm.normalized(returns), ppo.value_bins))
     clip_coef = ppo.clip_coef if ppo.vf_clip_coef is None else ppo.vf_clip_coef

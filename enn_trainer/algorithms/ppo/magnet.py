@@ -1,4 +1,4 @@
-"""Magnet: a frozen earlier self that the policy is kept close to, as an auxiliary loss of PPO."""
+"""Magnetic mirror descent: KL divergence to a slowly moving policy, as an auxiliary loss."""
 
 from typing import Any
 
@@ -19,15 +19,15 @@ from rogue_net.answer import NetOutput
 from rogue_net.ragged import EntityBatch
 
 AGENT = "agent"
-"""Prefix of the names of the tensors of the magnet in its state."""
+"""Prefix of the names of the network's tensors in the state."""
 STEP = "step"
 
 
 class Magnet(AuxiliaryLoss):
-    """KL divergence of the policy from a copy of the agent, as configured by `ppo.magnet`.
+    """KL divergence of the policy from a frozen copy of the agent (the magnet), see `ppo.magnet`.
 
-    The copy is made before the first update, and before the first one at or past each multiple of
-    `every` frames. Until the next one nothing of it changes, its input statistics included.
+    The copy is made before the first update, and before the first update at or past each multiple
+    of `every` frames. Between copies it does not change, including its input statistics.
 
     Args:
         config: configuration of the run.
@@ -37,7 +37,7 @@ class Magnet(AuxiliaryLoss):
         step: frames of the run when the copy was made; None before the first update.
         network: the copy, without gradients and dropout; None before the first update.
 
-    Source: Sokota et al. 2023, arXiv:2206.05825, magnetic mirror descent with a magnet that moves.
+    Source: Sokota et al. 2023, arXiv:2206.05825, magnetic mirror descent with a moving magnet.
     """
 
     def __init__(self, config: TrainConfig, agent: Any) -> None:
@@ -49,14 +49,14 @@ class Magnet(AuxiliaryLoss):
         """Check that the agent can be copied.
 
         Raises:
-            ConfigError: it cannot.
+            ConfigError: the network cannot be copied.
         """
         self.config = config
         if self.network is None:
             frozen_copy(self.agent, "ppo.magnet")
 
     def begin_update(self, clock: Clock) -> bool:
-        """Copy the agent if that is due; return False while the coefficient is 0."""
+        """Copy the agent if a copy is due; return False while the coefficient is 0."""
         magnet = self.config.ppo.magnet
         assert magnet is not None
         if self.step is None or clock.step // magnet.every > self.step // magnet.every:
@@ -72,7 +72,7 @@ class Magnet(AuxiliaryLoss):
         return ActorLosses(float(self.config.ppo.magnet.coef), kl)
 
     def state_dict(self) -> StateDict:
-        """Return the tensors of the copy, and the step when it was made."""
+        """Return the tensors of the copy, and the step at which it was made."""
         if self.network is None:
             return {}
         return {STEP: self.step, **with_prefix(AGENT, self.network.state_dict())}
@@ -81,7 +81,7 @@ class Magnet(AuxiliaryLoss):
         """Restore the copy.
 
         Raises:
-            ValueError: the tensors are not those of such a network, or are not finite.
+            ValueError: the tensors do not fit the network, or are not finite.
         """
         if not state:
             self.step, self.network = None, None
@@ -90,21 +90,21 @@ class Magnet(AuxiliaryLoss):
         if type(step) is not int or step < 0:
             raise ValueError(f"{STEP}: expected a number of frames, got {step!r}")
         network = frozen_copy(self.agent, "ppo.magnet")
-        wanted, tensors = network.state_dict(), without_prefix(AGENT, state)
-        if unknown := [name for name in tensors if name not in wanted]:
+        expected, tensors = network.state_dict(), without_prefix(AGENT, state)
+        if unknown := [name for name in tensors if name not in expected]:
             raise ValueError(f"{AGENT}/{unknown[0]}: the network has no such tensor")
-        for name, tensor in wanted.items():
-            found = tensors.get(name)
-            check_tensor(f"{AGENT}/{name}", found, tensor.dtype, (*tensor.shape,))
-            assert found is not None
-            tensor.copy_(found)
+        for name, tensor in expected.items():
+            saved = tensors.get(name)
+            check_tensor(f"{AGENT}/{name}", saved, tensor.dtype, (*tensor.shape,))
+            assert saved is not None
+            tensor.copy_(saved)
         for name, parameter in network.named_parameters():
             if not parameter.isfinite().all():
                 raise ValueError(f"{AGENT}/{name}: expected finite numbers")
         self.step, self.network = step, network
 
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
-        """Return the state for other spaces: the copy changes like the agent."""
+        """Return the state for other spaces; the copy is changed like the agent."""
         if not state:
             return {}
         tensors: dict[str, Tensor] = without_prefix(AGENT, state)

@@ -23,12 +23,12 @@ from enn_trainer.algorithms.algorithm import (
 from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss
 from enn_trainer.algorithms.minibatches import (
     FlatGradients,
-    are_worth_lanes,
+    are_worth_threads,
+    compute_gradients,
     minibatches,
-    minibatches_of_units,
-    pieces,
-    pieces_of_units,
-    take_gradients,
+    sequence_microbatches,
+    sequence_minibatches,
+    split_minibatch,
 )
 from enn_trainer.algorithms.ppo import losses
 from enn_trainer.algorithms.ppo.entropy_targets import initial_tunings, tune, tuned_scalars
@@ -50,7 +50,7 @@ from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.frame_limits import rows_of_frames
 from enn_trainer.runtime.execution import (
     DEFAULT_CONTEXT,
-    ONE_LANE,
+    SINGLE_THREAD,
     ExecutionContext,
     cost_of_entity,
 )
@@ -59,31 +59,31 @@ from entity_env.seeding import derive_seed, mix
 from entity_env.spaces import ActionSpace
 
 FIRST_FRAMES = "first frames"
-"""In the memory of a state whose input statistics know no more than the first frames."""
+"""Key in `State.memory` while the input statistics are of the first frames only."""
 TUNINGS = "ent_tunings"
 SCALING = "reward_scaling"
 MAGNET = "magnet"
 
 
 class PPO(RolloutAlgorithm):
-    """Improves an agent on rollouts.
+    """Proximal policy optimisation (PPO) of an agent.
 
     Args:
         config: configuration of the run.
-        agent: the network; its parameters are changed.
+        agent: the network; its parameters are modified.
         action_space: action space of the environment.
 
     Attributes:
         optimizer: optimizer of the agent, without a separate value network.
-        vf_optimizer: optimizer of the separate value network, whose gradient is clipped on its own;
-            None without one.
+        vf_optimizer: optimizer of the separate value network, with a separate gradient norm; None
+            without one.
         ent_tunings: for each action with an entropy target (2,) float32, the state of its entropy
             coefficient, see `tune`.
         auxiliary_losses: losses that are added to each optimizer step, by name.
-        reward_transforms: functions of the rewards, by name, applied one after the other.
+        reward_transforms: functions of the rewards, by name, applied in this order.
 
     Raises:
-        ConfigError: a group of `optim` matches no parameter, or a target names no action.
+        ConfigError: a group of `optim` matches no parameter, or a target names an unknown action.
     """
 
     def __init__(
@@ -120,25 +120,25 @@ class PPO(RolloutAlgorithm):
         self.notes = [line for loss in self.auxiliary_losses.values() for line in loss.notes]
 
     def begin_episodes(self, num_envs: int) -> None:
-        """Tell losses and reward transforms that all environments begin new episodes."""
+        """Notify losses and reward transforms that all environments begin new episodes."""
         for plug_in in self._plug_ins().values():
             plug_in.begin_episodes(num_envs)
 
     def join(self, group: Group) -> None:
-        """Let losses and reward transforms take the states of all ranks."""
+        """Gather the states of losses and reward transforms from all ranks."""
         for plug_in in self._plug_ins().values():
             plug_in.join(group)
 
     def begin_update(self, clock: Clock) -> None:
-        """Set the learning rates and the weight decay of an update, and freeze parameters."""
+        """Set the learning rates, weight decay and frozen parameters of an update."""
         lr = self._rates(clock).lr
         weight_decay = float(self.config.optim.weight_decay)
         for optimizer in self.optimizers():
             optimizers.begin_update(optimizer, lr, weight_decay, clock.step)
 
     def update(self, data: Rollout, clock: Clock, context: ExecutionContext) -> dict[str, float]:
-        """Compute returns, take the frames into the input statistics, and take optimizer steps."""
-        # Returns and advantages, of transformed rewards.
+        """Compute returns, update the input statistics, and take optimizer steps."""
+        # Returns and advantages of transformed rewards.
         rollout, config, span = data, self.config, context.spans.span
         rates = self._rates(clock)
         with span("returns"):
@@ -153,17 +153,17 @@ class PPO(RolloutAlgorithm):
             estimate = advantages(rollout, config.ppo, rewards)
             optimizers.value_norm(self.agent).add(rollout.of_played(estimate.returns))
 
-        # Input statistics change after the optimisation, except in the first update: until then
-        # they know the first frames alone, in which what changes with time is the same everywhere.
-        knows_first_frames = self._memory.get(FIRST_FRAMES, False)
-        if knows_first_frames:
+        # Input statistics are updated after the optimisation, except in the first update: until
+        # then they are of the first frames only, in which features that depend on time are equal.
+        has_first_frames = self._memory.get(FIRST_FRAMES, False)
+        if has_first_frames:
             with span("stats"):
                 context.exchange.input_stats(self.agent, rollout.frames_of_shards())
         with span("optimize"):
             seed = derive_seed(config.seed, "minibatches", clock.step)
             auxiliary = {n: x for n, x in self.auxiliary_losses.items() if x.begin_update(clock)}
             metrics = self.optimize(rollout, estimate, rates.ent_coef, seed, auxiliary, context)
-        if not knows_first_frames:
+        if not has_first_frames:
             with span("stats"):
                 context.exchange.input_stats(self.agent, rollout.frames_of_shards())
         metrics |= {"charts/learning_rate": rates.lr, "charts/entropy_coef": rates.ent_coef}
@@ -181,22 +181,22 @@ class PPO(RolloutAlgorithm):
         auxiliary: Mapping[str, AuxiliaryLoss] | None = None,
         context: ExecutionContext = DEFAULT_CONTEXT,
     ) -> dict[str, float]:
-        """Take epochs of minibatches, each one optimizer step.
+        """Train for `update_epochs` epochs of minibatches, with one optimizer step each.
 
-        Advantages are normalised over the frames of a minibatch in which somebody acts. The losses
-        of actors and of frames are means over the whole minibatch, however it is cut into
-        microbatches. The update ends early after a minibatch whose KL exceeds `ppo.target_kl`.
+        Advantages are normalised over the frames of a minibatch with decisions. Losses are means
+        over the whole minibatch, and do not depend on the microbatches. The update ends early after
+        a minibatch with a KL above `ppo.target_kl`.
 
         Args:
             rollout: T * B frames.
             estimate: returns and advantages, (T, B).
             ent_coef: coefficient of the entropy bonus.
-            seed: seed of this update; the order of the frames is a function of it.
+            seed: seed of this update, from which the order of the frames is derived.
             auxiliary: auxiliary losses of this update, by name.
-            context: threads, interrupt check, timers, and the function notified of optimizer steps.
+            context: threads, interrupt check, timers, and the callback of optimizer steps.
 
         Returns:
-            The losses by their published names.
+            The losses by tag.
 
         Raises:
             AgentError: the network lacks an output that `ppo.value_loss` needs.
@@ -213,52 +213,52 @@ class PPO(RolloutAlgorithm):
         total, auxiliary = zero(), auxiliary or {}
         shards = rollout.shards
         decisions = rollout.num_decisions()
-        gradients = FlatGradients(agent.parameters(), len(shards.own))
+        gradients = FlatGradients(agent.parameters(), len(shards.local))
         is_checked = _is_synchronous(device)
         exchange = context.exchange
-        own = replace(context, check=exchange.check_in_minibatch(context.check))
+        loss_context = replace(context, check=exchange.check_in_minibatch(context.check))
         loss_of = partial(
-            losses.loss_of_piece, agent, ppo, ent_coef, self.ent_tunings, auxiliary, own
+            losses.loss_of_piece, agent, ppo, ent_coef, self.ent_tunings, auxiliary, loss_context
         )
         cost_of_frame = _cost_of_frame(agent, rollout)
-        for frames, cut in self._minibatches(rollout, seed):
+        for frames, by_shard in self._minibatches(rollout, seed):
             step = total.counts["steps"]
             keys = mix(derive_seed(seed, "dropout"), step, frames).view(np.int64)
             minibatch = losses.Minibatch.of(
                 rollout, estimate, decisions, frames, keys, ppo, value_norm
             )
 
-            # Gradient, as sums over the pieces of each shard, and of auxiliary losses.
+            # Gradient, summed over the microbatches of each shard, and of auxiliary losses.
             gradients.clear()
-            of_shards = [zero() for _ in shards.own]
-            owner = iter([shard for shard, pieces in enumerate(cut) for _ in pieces])
-            take = partial(_take_piece, gradients, of_shards, owner)
+            shard_stats = [zero() for _ in shards.local]
+            owner = iter([shard for shard, group in enumerate(by_shard) for _ in group])
+            take = partial(_add_result, gradients, shard_stats, owner)
             with context.spans.span("gradient"):
-                of_all = [piece for pieces in cut for piece in pieces]
-                to_add = [partial(loss_of, minibatch, piece) for piece in of_all]
-                cost = sum(map(len, of_all)) * cost_of_frame
-                lanes = context.lanes if are_worth_lanes(cost) else ONE_LANE
-                take_gradients(gradients.learnt, to_add, take, lanes, context.spans)
-                sums = exchange.gradient(gradients, of_shards, context.check)
-                done = tree_sum(sums, losses.LossStats.plus)
-            done.auxiliary = _add_auxiliary_gradients(auxiliary, step, own)
+                microbatches = [part for group in by_shard for part in group]
+                tasks = [partial(loss_of, minibatch, part) for part in microbatches]
+                cost = sum(map(len, microbatches)) * cost_of_frame
+                threads = context.threads if are_worth_threads(cost) else SINGLE_THREAD
+                compute_gradients(gradients.trainable, tasks, take, threads, context.spans)
+                sums = exchange.gradient(gradients, shard_stats, context.check)
+                stats = tree_sum(sums, losses.LossStats.plus)
+            stats.auxiliary = _add_auxiliary_gradients(auxiliary, step, loss_context)
 
             # Optimizer step.
             with context.spans.span("step"):
                 for norm, optimizer in zip(losses.NORMS, self.optimizers(), strict=False):
                     clip = optim.max_grad_norm
-                    done.sums[norm] = optimizers.clipped_step(optimizer, clip, is_checked)
-                is_large = done.sums["gradnorm"] > losses.LARGE_NORM * clip
-                done.sums["gradnorm_large"] = is_large.float()
-            done.counts["steps"] = 1
+                    stats.sums[norm] = optimizers.clipped_step(optimizer, clip, is_checked)
+                is_large = stats.sums["gradnorm"] > losses.LARGE_NORM * clip
+                stats.sums["gradnorm_large"] = is_large.float()
+            stats.counts["steps"] = 1
             if is_checked:
-                optimizers.check_finite(agent, done.losses(), f"minibatch {step + 1}")
+                optimizers.check_finite(agent, stats.losses(), f"minibatch {step + 1}")
 
             # Entropy coefficients, statistics, and early stopping by KL.
-            tune(self.ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
-            total.add(done)
-            context.on_optimizer_step(done)
-            if _exceeds_kl(done, ppo.target_kl):
+            tune(self.ent_tunings, stats.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
+            total.add(stats)
+            context.on_optimizer_step(stats)
+            if _exceeds_kl(stats, ppo.target_kl):
                 break
 
         # Checks and metrics of the whole update.
@@ -270,7 +270,7 @@ class PPO(RolloutAlgorithm):
             **total.means(),
             **total.kl_scalars(rollout.actions),
             **tuned_scalars(self.ent_tunings, total.tuned_entropy),
-            **_beyond_bins(value_norm.normalized(rollout.of_played(estimate.returns)), ppo),
+            **_outside_bins(value_norm.normalized(rollout.of_played(estimate.returns)), ppo),
             **total.auxiliary_means(),
             "losses/returns": rollout.of_played(estimate.returns).mean().item(),
             "losses/explained_variance": losses.explained_variance(
@@ -281,10 +281,10 @@ class PPO(RolloutAlgorithm):
     def _minibatches(
         self, rollout: Rollout, seed: int
     ) -> Iterator[tuple[IntArray, Sequence[Sequence[IntArray]]]]:
-        """Yield the frames of each minibatch, and the positions in it of the pieces of each shard.
+        """Yield the frames of each minibatch, and the microbatches of each shard.
 
-        Frames of which the agent remembers something stay together in their sequences. Those
-        between two episodes are in none.
+        Microbatches are positions in the minibatch. With memory, minibatches have whole sequences.
+        Frames between two episodes are skipped.
         """
         optim, entities = self.config.optim, rollout.batch.entities_of_frames()
         steps, shards = len(rollout.rewards), rollout.shards
@@ -294,39 +294,41 @@ class PPO(RolloutAlgorithm):
             for chosen in minibatches(len(played), size, epochs, seed, optim.shuffle):
                 frames = played[chosen]
                 rows, cut = shards.rows(frames), list[list[IntArray]]()
-                for at in shards.positions(frames):
-                    own = pieces(entities[rows[at]], optim.micro_bs, optim.max_entities, cost)
-                    cut.append([at[piece] for piece in own])
+                for positions in shards.positions(frames):
+                    parts = split_minibatch(
+                        entities[rows[positions]], optim.micro_bs, optim.max_entities, cost
+                    )
+                    cut.append([positions[part] for part in parts])
                 yield frames, cut
             return
-        units = rollout.sequences(self.config.ppo.seq_len or steps)
+        sequences = rollout.sequences(self.config.ppo.seq_len or steps)
         pairs = rows_of_frames(self.agent, rollout.batch) ** 2
-        for together in minibatches_of_units(units, size, epochs, seed, optim.shuffle):
-            frames, lengths = np.concatenate(together), np.array([len(unit) for unit in together])
+        for batch in sequence_minibatches(sequences, size, epochs, seed, optim.shuffle):
+            frames, lengths = np.concatenate(batch), np.array([len(frames) for frames in batch])
             rows, cut = shards.rows(frames), []
-            for at in shards.positions(frames):
-                own = pieces_of_units(
-                    lengths[np.isin(np.cumsum(lengths) - 1, at)],
-                    entities[rows[at]],
-                    pairs[rows[at]],
+            for positions in shards.positions(frames):
+                parts = sequence_microbatches(
+                    lengths[np.isin(np.cumsum(lengths) - 1, positions)],
+                    entities[rows[positions]],
+                    pairs[rows[positions]],
                     optim.micro_bs,
                     optim.max_entities,
                     cost,
                 )
-                cut.append([at[piece] for piece in own])
+                cut.append([positions[part] for part in parts])
             yield frames, cut
 
     def _rates(self, clock: Clock) -> optimizers.Rates:
-        """Return the rates of the update that begins now."""
+        """Return the learning rate and entropy coefficient of an update."""
         return optimizers.rates_at(self.config, clock.step, clock.seconds, self._frames_per_step)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return the optimizer of the policy, and that of the value network if there is one."""
-        both = [self.optimizer, self.vf_optimizer]
-        return [optimizer for optimizer in both if optimizer is not None]
+        """Return the optimizer of the policy, and of a separate value network if there is one."""
+        candidates = [self.optimizer, self.vf_optimizer]
+        return [optimizer for optimizer in candidates if optimizer is not None]
 
     def state_dict(self) -> StateDict:
-        """Return optimizer moments, states of entropy coefficients, and states of plug-ins."""
+        """Return optimizer moments, and the states of entropy coefficients and plug-ins."""
         state = {
             **optimizers.moments_of(self.optimizers(), self._parameters),
             **with_prefix(TUNINGS, self.ent_tunings),
@@ -338,19 +340,19 @@ class PPO(RolloutAlgorithm):
     def load_state_dict(self, state: StateDict) -> None:
         """Restore a state; learning rates stay as configured.
 
-        Options that are off now lose their state; those that are new start with the initial one.
+        The state of a disabled option is dropped; a new option starts with its initial state.
 
         Raises:
-            ValueError: an entry is of an unknown parameter or plug-in, or has an impossible shape.
+            ValueError: an entry belongs to no parameter or plug-in, or has an invalid shape.
         """
         # Entries by owner.
         plug_ins, moments = self._plug_ins(), {}
-        known = {TUNINGS, SCALING, MAGNET, *plug_ins}
+        known_prefixes = {TUNINGS, SCALING, MAGNET, *plug_ins}
         for key, value in state.items():
             parameter = key.rpartition("/")[0]
             if parameter in self._parameters:
                 moments[key] = value
-            elif key.partition("/")[0] not in known:
+            elif key.partition("/")[0] not in known_prefixes:
                 raise ValueError(
                     f"has {key}, but the network has no {parameter}, and the run no loss or reward "
                     "transform of that name; give StateManager, or evolve, the initial_state that "
@@ -361,9 +363,9 @@ class PPO(RolloutAlgorithm):
         optimizers.load_moments(self.optimizers(), self._parameters, moments)
         saved = without_prefix(TUNINGS, state)
         for name, tuning in self.ent_tunings.items():
-            found = saved.get(name, tuning)
-            check_tensor(f"{TUNINGS}/{name}", found, tuning.dtype, (2,))
-            self.ent_tunings[name] = found
+            saved_tuning = saved.get(name, tuning)
+            check_tensor(f"{TUNINGS}/{name}", saved_tuning, tuning.dtype, (2,))
+            self.ent_tunings[name] = saved_tuning
         for name, plug_in in plug_ins.items():
             try:
                 plug_in.load_state_dict(without_prefix(name, state))
@@ -371,7 +373,7 @@ class PPO(RolloutAlgorithm):
                 raise ValueError(f"{name}: {error}") from None
 
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
-        """Return the state for other spaces: by names of parameters and actions."""
+        """Return the state for other spaces, matched by names of parameters and actions."""
         tunings = without_prefix(TUNINGS, state)
         evolved = {
             **change.moments(state),
@@ -385,17 +387,17 @@ class PPO(RolloutAlgorithm):
         """Return auxiliary losses and reward transforms by name.
 
         Raises:
-            ValueError: by its name, entries of one cannot be told from others.
+            ValueError: a name makes entries of the state ambiguous.
         """
-        taken = {TUNINGS, *(parameter.partition("/")[0] for parameter in self._parameters)}
+        used_names = {TUNINGS, *(parameter.partition("/")[0] for parameter in self._parameters)}
         for names in (self.auxiliary_losses, self.reward_transforms):
             for name in names:
-                if "/" in name or name in taken:
+                if "/" in name or name in used_names:
                     raise ValueError(
-                        "auxiliary_losses, reward_transforms: expected names without '/' that no "
-                        f"parameter and no other of them has, got {name!r}"
+                        "auxiliary_losses, reward_transforms: expected unique names without '/' "
+                        f"that no parameter has, got {name!r}"
                     )
-            taken.update(names)
+            used_names.update(names)
         for name in {"policy", "value", *losses.UNITS} & self.auxiliary_losses.keys():
             raise ValueError(
                 f"auxiliary_losses: {name}: losses/{name} or losses/{name}_loss is a metric "
@@ -410,38 +412,38 @@ def _cost_of_frame(agent: Any, rollout: Rollout) -> float:
     return (cost_of_entity(agent) or 0) * (1 + batch.num_entities() / max(1, batch.num_frames))
 
 
-def _take_piece(
+def _add_result(
     gradients: FlatGradients,
-    of_shards: Sequence[losses.LossStats],
+    shard_stats: Sequence[losses.LossStats],
     owner: Iterator[int],
-    of_piece: Sequence[Tensor | None],
-    done: losses.LossStats,
+    tensors: Sequence[Tensor | None],
+    stats: losses.LossStats,
 ) -> None:
-    """Add the gradients and statistics of a piece to those of the next shard of `owner`."""
+    """Add the gradients and statistics of a microbatch to the next shard of `owner`."""
     shard = next(owner)
-    gradients.add(shard, of_piece)
-    of_shards[shard].add(done)
+    gradients.add(shard, tensors)
+    shard_stats[shard].add(stats)
 
 
 def _is_synchronous(device: torch.device) -> bool:
-    """Return True if reading a number from a device does not wait for a queue of operations."""
+    """Return True if operations on a device are synchronous, so that reading results is free."""
     return device.type == "cpu"
 
 
 def _add_auxiliary_gradients(
     auxiliary: Mapping[str, AuxiliaryLoss], step: int, context: ExecutionContext
 ) -> dict[str, Tensor]:
-    """Add the gradients of auxiliary losses with data of their own, and return these losses."""
+    """Add the gradients of auxiliary losses on separate data, and return these losses."""
     added = {name: loss.add_gradient(step, context) for name, loss in auxiliary.items()}
     return {name: loss.detach() for name, loss in added.items() if loss is not None}
 
 
 def _exceeds_kl(stats: losses.LossStats, target_kl: float | None) -> bool:
-    """Return whether an update ends early; without a target the device is not read."""
+    """Return True if the KL exceeds its target; without a target the device is not read."""
     return target_kl is not None and stats.means()["losses/approx_kl"] > target_kl
 
 
-def _beyond_bins(returns: Tensor, ppo: PPOConfig) -> dict[str, float]:
+def _outside_bins(returns: Tensor, ppo: PPOConfig) -> dict[str, float]:
     """Return the share of returns outside the range of the value bins, as a metric."""
     bins = ppo.value_bins
     if bins is None or not len(returns):

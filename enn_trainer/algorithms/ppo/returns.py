@@ -27,7 +27,7 @@ def advantages(rollout: Rollout, ppo: PPOConfig, rewards: Tensor | None = None) 
     Args:
         rollout: T steps of B environments.
         ppo: method, discount factor and lambda.
-        rewards: (T, B) float, instead of those of the rollout.
+        rewards: (T, B) float, transformed rewards; None for the rewards of the rollout.
     """
     terminated, truncated = rollout.terminated, rollout.truncated
     following = next_values(

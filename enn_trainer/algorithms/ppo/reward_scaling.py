@@ -21,7 +21,7 @@ class RewardScaling(RewardTransform):
 
     Attributes:
         moments: moments of the discounted return over all frames, (1,) float64 each.
-        returns: (B,) float64, discounted return of the running episode of each environment so far.
+        returns: (B,) float64, discounted return of the running episode of each environment.
     """
 
     moments: Moments
@@ -34,7 +34,7 @@ class RewardScaling(RewardTransform):
         return RewardScaling(Moments.of(returns[:0, None]), returns)
 
     def begin_episodes(self, num_envs: int) -> None:
-        """Forget the running episodes, as all environments begin new ones."""
+        """Reset the discounted returns, as all environments begin new episodes."""
         self.returns = self.returns.new_zeros(num_envs)
 
     def transform(self, rewards: Tensor, rollout: Rollout, gamma: float) -> Tensor:
@@ -43,7 +43,7 @@ class RewardScaling(RewardTransform):
         return self.scaled(rewards, done, gamma, rollout.of_played)
 
     def begin(self, returns: Tensor) -> None:
-        """Begin with (n,) discounted returns, such as those of a recording."""
+        """Initialise the statistics with discounted returns, (n,), for example of a recording."""
         self.moments = self.moments.merged(Moments.of(returns.double().cpu()[:, None]))
 
     def metrics(self) -> dict[str, float]:
@@ -61,7 +61,7 @@ class RewardScaling(RewardTransform):
             ValueError: a tensor is missing, or has the wrong shape or type.
         """
         saved = dict(state)
-        if not saved:  # of a run that began without reward scaling
+        if not saved:  # the run began without reward scaling
             return
         parts = (*Moments._fields, "returns")
         if saved.keys() != {*parts}:
@@ -81,7 +81,7 @@ class RewardScaling(RewardTransform):
         rewards: Tensor,
         done: Tensor,
         gamma: float,
-        of_played: Callable[[Tensor], Tensor] = torch.flatten,
+        select_played: Callable[[Tensor], Tensor] = torch.flatten,
     ) -> Tensor:
         """Add a rollout to the statistics, then divide its rewards by the standard deviation.
 
@@ -89,13 +89,13 @@ class RewardScaling(RewardTransform):
             rewards: (T, B) float.
             done: (T, B) bool, True if the episode ended in this step.
             gamma: discount factor per step.
-            of_played: see `Rollout.of_played`; all frames by default.
+            select_played: `Rollout.of_played`; by default all frames are selected.
 
         Returns:
             (T, B), of the dtype of `rewards`.
         """
-        seen, self.returns = returns_so_far(rewards, done, self.returns, gamma)
-        self.moments = self.moments.merged(Moments.of(of_played(seen)[:, None]))
+        running_returns, self.returns = returns_so_far(rewards, done, self.returns, gamma)
+        self.moments = self.moments.merged(Moments.of(select_played(running_returns)[:, None]))
         return (rewards / self.deviation()).to(rewards.dtype)
 
     def deviation(self) -> Tensor:

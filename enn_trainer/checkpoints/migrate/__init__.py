@@ -1,1 +1,1 @@
-"""Upgrade of saves to changed worlds and to the current format."""
+"""Upgrade of checkpoints to changed environments and to the current format."""

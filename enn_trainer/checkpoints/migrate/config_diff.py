@@ -1,4 +1,4 @@
-"""Changes of the configuration of a run: when it is resumed, and when its world changes."""
+"""Configuration changes of resumed runs and of runs whose environment changes."""
 
 import dataclasses
 import json
@@ -20,14 +20,14 @@ from enn_trainer.config.ron import in_one_line
 from enn_trainer.config.schedules import as_written
 from entity_env.spaces import GLOBAL, ObsSpace, Spaces
 
-_OF_VALUES = ("ppo.value_bins", "ppo.value_norm")
-FIXED = ("net", "vf_net", *_OF_VALUES, "optim.name", "optim.kwargs")
-"""Settings, or sections of them, that a resumed run must keep: the network whose weights, the bins
-whose probabilities and the optimizer whose moments are saved."""
+_VALUE_HEAD = ("ppo.value_bins", "ppo.value_norm")
+FIXED = ("net", "vf_net", *_VALUE_HEAD, "optim.name", "optim.kwargs")
+"""Settings, or sections of settings, that a resumed run cannot change: they determine the shapes
+and meaning of saved weights, value bins and optimizer moments."""
 
 REPORTED = ("net.precision", "vf_net.precision")
-"""Settings in `FIXED` sections that a resumed run may change, with a notice: it changes the
-rounding of everything learnt."""
+"""Settings in `FIXED` sections that a resumed run may change, with a message, as they change
+rounding."""
 
 FREE = (
     # The split of the work, validation and the device have no effect on learning beyond rounding.
@@ -44,12 +44,12 @@ FREE = (
         "scale.timeout_s",
     ),
     *("env.validate", "cuda", "cuda_empty_cache", "torch_deterministic"),
-    # They set how far the resumed run goes,
+    # Limits of the run,
     *("total_timesteps", "max_train_time", "stop"),
-    # where metrics go,
+    # trackers and folders,
     *("name", "trial", "data_dir", "track", "wandb_project_name", "wandb_entity"),
     "mlflow_tracking_uri",
-    # what is recorded, and what is saved and kept,
+    # recordings, saving and retention,
     *("capture_samples", "capture_logits", "capture_samples_subsample"),
     *(
         "eval.capture_videos",
@@ -59,22 +59,22 @@ FREE = (
         "eval.capture_samples_subsample",
     ),
     "checkpoint",
-    # and when evaluations run, not how.
+    # and the schedule of evaluations.
     *("eval.interval", "eval.run_on_first_step"),
     *("eval.ray", "eval.lag"),
 )
-"""Settings, or sections of them, that a resumed run may change without notice."""
+"""Settings, or sections of settings, that a resumed run may change without a message."""
 
 _FEATURES = ("position_features", "rotation_vec_features", "rotation_angle_feature")
-# Names of the world may change; the report lists those that change the outputs of the network.
-_FREE_OF_NET = (
+# Names of features and types may change; the report lists changes of the outputs.
+_FREE_NET_SETTINGS = (
     *("n_layer", "embd_pdrop", "resid_pdrop", "attn_pdrop", "precision"),
     *(*_FEATURES, "exclude_entities", "reference_entity"),
 )
 
 
-class Change(NamedTuple):
-    """Difference of two configurations in one field."""
+class SettingChange(NamedTuple):
+    """Change of one setting between two configurations."""
 
     path: str
     before: Any
@@ -83,53 +83,54 @@ class Change(NamedTuple):
     def __str__(self) -> str:
         if self.path == "curricula":
             return f"curricula: {', '.join(lesson_changes(self.before, self.after))}"
-        return f"{self.path} {shown(self.before)} -> {shown(self.after)}"
+        return f"{self.path} {one_line(self.before)} -> {one_line(self.after)}"
 
 
-def changes(before: object, after: object, path: str = "") -> list[Change]:
-    """Return the fields that differ; a section that only one configuration has is one change."""
+def changes(before: object, after: object, path: str = "") -> list[SettingChange]:
+    """Return the settings that differ; a section that only one side has counts as one change."""
     if not dataclasses.is_dataclass(before) or type(before) is not type(after):
-        return [] if as_written(before) == as_written(after) else [Change(path, before, after)]
-    found = []
+        same = as_written(before) == as_written(after)
+        return [] if same else [SettingChange(path, before, after)]
+    diff = []
     for field in dataclasses.fields(before):
         old, new = getattr(before, field.name), getattr(after, field.name)
         if "json_text" in field.metadata and json.loads(old) == json.loads(new):
             continue
-        found += changes(old, new, join_path(path, field.name))
-    return found
+        diff += changes(old, new, join_path(path, field.name))
+    return diff
 
 
 def lines_not_default(config: TrainConfig) -> list[str]:
-    """Return lines of text about the settings that differ from their defaults."""
-    rows = [(change.path, shown(change.after)) for change in not_default(config)]
+    """Return a table of the settings that differ from their defaults, as lines of text."""
+    rows = [(change.path, one_line(change.after)) for change in not_default(config)]
     return ["", "settings that are not default", *aligned(rows)] if rows else []
 
 
-def not_default(config: TrainConfig) -> list[Change]:
+def not_default(config: TrainConfig) -> list[SettingChange]:
     """Return the settings that differ from their defaults."""
     return changes(load_config(type(config), None), config)
 
 
-def fixed(found: list[Change]) -> list[Change]:
-    """Return the changes that a resumed run cannot make."""
-    return [c for c in found if _is_among(c.path, FIXED) and c.path not in REPORTED]
+def fixed_changes(diff: list[SettingChange]) -> list[SettingChange]:
+    """Return the changes that are not allowed in a resumed run."""
+    return [c for c in diff if _is_among(c.path, FIXED) and c.path not in REPORTED]
 
 
-def worth_a_line(found: list[Change]) -> list[Change]:
-    """Return the changes that affect how a resumed run learns or measures."""
+def reported_changes(diff: list[SettingChange]) -> list[SettingChange]:
+    """Return the changes that affect learning or evaluation."""
     settled = (*FIXED, *FREE)
-    return [c for c in found if not _is_among(c.path, settled) or c.path in REPORTED]
+    return [c for c in diff if not _is_among(c.path, settled) or c.path in REPORTED]
 
 
-def shown(value: Any) -> str:
-    """Return a value on one line, as in a file; a section with its non-default fields only."""
+def one_line(value: Any) -> str:
+    """Format a setting on one line; a section shows only its non-default fields."""
     if not dataclasses.is_dataclass(value):
         return in_one_line(as_data(value))
     texts = []
     for field in dataclasses.fields(value):
-        make, own = field.default_factory, getattr(value, field.name)
-        if own != (field.default if make is dataclasses.MISSING else make()):
-            texts.append(f"{field.name}: {shown(own)}")
+        make, content = field.default_factory, getattr(value, field.name)
+        if content != (field.default if make is dataclasses.MISSING else make()):
+            texts.append(f"{field.name}: {one_line(content)}")
     return f"({', '.join(texts)})"
 
 
@@ -142,13 +143,13 @@ def renamed_config(
 ) -> TrainConfig:
     """Return a configuration with the new names of types, features, actions and arguments.
 
-    Removed types leave `exclude_entities` of the relative positions, and removed actions leave
-    `ppo.ent_targets`.
+    Removed types are deleted from `exclude_entities` of the relative positions, and removed actions
+    from `ppo.ent_targets`.
 
     Args:
-        config: configuration of the save.
+        config: configuration of the checkpoint.
         rules: the renames.
-        before: the observation space of the save.
+        before: observation space of the checkpoint.
         spaces: the new spaces.
 
     Raises:
@@ -157,7 +158,7 @@ def renamed_config(
     config, (obs_space, action_space) = deepcopy(config), spaces
 
     # Features, entity types and the reference entity in the settings of both networks.
-    worlds = _Worlds(rules, before, obs_space)
+    feature_renames = _FeatureRenames(rules, before, obs_space)
     types = [*before.entities] or [GLOBAL]
     for name, net in (("net", config.net), ("vf_net", config.vf_net)):
         if net is None:
@@ -166,62 +167,62 @@ def renamed_config(
         if relpos is not None:
             path = f"{name}.relpos_encoding"
             included = [one for one in types if one not in relpos.exclude_entities]
-            placed = worlds.having(relpos.position_features, included)
-            worlds.rename(relpos, _FEATURES, placed, path)
+            placed = feature_renames.having(relpos.position_features, included)
+            feature_renames.rename(relpos, _FEATURES, placed, path)
             excluded = [rules.new("type", one) for one in relpos.exclude_entities]
             relpos.exclude_entities = [n for n in excluded if n in (*obs_space.entities, GLOBAL)]
         if translation is not None:
             path, reference = f"{name}.translation", translation.reference_entity
-            others = [one for one in types if one != reference]
-            worlds.rename(translation, _FEATURES[:1], [reference, *others], path)
-            worlds.rename(translation, _FEATURES[1:], [reference], path)
+            other_types = [one for one in types if one != reference]
+            feature_renames.rename(translation, _FEATURES[:1], [reference, *other_types], path)
+            feature_renames.rename(translation, _FEATURES[1:], [reference], path)
             translation.reference_entity = rules.new("type", reference)
 
     # Actions in the targets of the entropy.
     targets = {rules.new("action", name): share for name, share in config.ppo.ent_targets.items()}
-    left = {name: share for name, share in targets.items() if name in action_space}
-    if targets and not left:
+    targets_left = {name: share for name, share in targets.items() if name in action_space}
+    if targets and not targets_left:
         config.ppo.ent_target_lr = PPOConfig().ent_target_lr  # an error without targets
-    config.ppo.ent_targets = left
+    config.ppo.ent_targets = targets_left
     if arguments := rules.arguments():
         renamed_arguments(config, arguments)
     return config
 
 
 def check_same_network(old: TrainConfig, new: TrainConfig, parts: Collection[str]) -> None:
-    """Raise if the network architecture differs from that of the save.
+    """Raise if the network architecture differs from the checkpoint.
 
     Args:
-        old: configuration of the save.
+        old: configuration of the checkpoint.
         new: configuration of the new run.
-        parts: the `PARTS` that are taken over from the save.
+        parts: the `PARTS` to load from the checkpoint.
 
     Raises:
         CheckpointError: a setting of the architecture differs; the message names them all.
     """
-    found = changes(old.net, new.net, "net")
+    diff = changes(old.net, new.net, "net")
     if "value" in parts:
-        found += [c for c in changes(old.ppo, new.ppo, "ppo") if _is_among(c.path, _OF_VALUES)]
+        diff += [c for c in changes(old.ppo, new.ppo, "ppo") if _is_among(c.path, _VALUE_HEAD)]
     if "value" in parts or (old.vf_net is None) != (new.vf_net is None):
-        found += changes(old.vf_net, new.vf_net, "vf_net")
+        diff += changes(old.vf_net, new.vf_net, "vf_net")
     problems = [
-        f"{path}: expected {shown(was)} as in the save, got {shown(now)}"
-        for path, was, now in found
-        if not _may_change(path, was, now)
+        f"{path}: expected {one_line(before)} as in the checkpoint, got {one_line(after)}"
+        for path, before, after in diff
+        if not _may_change(path, before, after)
     ]
     if problems:
         raise CheckpointError(
-            f"{'; '.join(problems)}; only the names, dropout, precision and n_layer of a network "
-            "can change"
+            f"{'; '.join(problems)}; only names, dropout, precision and n_layer of a network can "
+            "change"
         )
 
 
-def _may_change(path: str, was: Any, now: Any) -> bool:
-    """Return True if the weights of a network fit after a change of one of its settings."""
+def _may_change(path: str, before: Any, after: Any) -> bool:
+    """Return True if weights can be loaded after a change of a network setting."""
     name = path.rpartition(".")[2]
     if name == "position_features":
-        return len(was) == len(now)
-    return name in _FREE_OF_NET
+        return len(before) == len(after)
+    return name in _FREE_NET_SETTINGS
 
 
 def check_groups(optim: OptimizerConfig, names: Collection[str]) -> None:
@@ -237,27 +238,34 @@ def check_groups(optim: OptimizerConfig, names: Collection[str]) -> None:
     unfit = [g.pattern for g in optim.groups if not any(fnmatchcase(n, g.pattern) for n in names)]
     if unfit:
         raise ConfigError(
-            f"optim.groups: expected patterns of parameters that exist in the changed world, "
+            f"optim.groups: expected patterns that match parameters of the upgraded network, "
             f"got {', '.join(unfit)}; patterns are not renamed, change them by --set "
             "optim.groups="
         )
 
 
-class _Worlds(NamedTuple):
-    """Renaming of the features that settings refer to, from the old world to the new one."""
+class _FeatureRenames(NamedTuple):
+    """Renaming of the features in settings, from the old environment to the new one."""
 
     rules: Rules
     before: ObsSpace
     now: ObsSpace
 
     def having(self, features: Sequence[str], types: Sequence[str]) -> list[str]:
-        """Return the types that had all of these features."""
+        """Return the types that have all of these features in the old environment."""
         return [name for name in types if {*features} <= _features_of(self.before, name)]
 
     def rename(
         self, section: object, fields: Sequence[str], types: Sequence[str], path: str
     ) -> None:
-        """Rename the features of settings by the renames of the types that had all of them."""
+        """Rename the features in some fields of a section, in place.
+
+        Args:
+            section: section of the configuration.
+            fields: fields of the section with a feature, a list of features or None.
+            types: entity types to look for the features in.
+            path: path of the section, for messages.
+        """
         for field in fields:
             value: str | list[str] | None = getattr(section, field)
             if value is None:
@@ -268,23 +276,23 @@ class _Worlds(NamedTuple):
             setattr(section, field, names[0] if isinstance(value, str) else names)
 
     def _name(self, feature: str, types: Sequence[str], path: str) -> str:
-        found = {}
+        names = {}
         for name in types:
             now = self.rules.new("type", name)
-            own = name in self.before.entities and feature in self.before.entities[name].features
-            new = self.rules.new(*(("feature", name, feature) if own else ("global", feature)))
+            has_it = name in self.before.entities and feature in self.before.entities[name].features
+            new = self.rules.new(*(("feature", name, feature) if has_it else ("global", feature)))
             if now in (GLOBAL, *self.now.entities) and new in _features_of(self.now, now):
-                found[name] = new
-        if len({*found.values()}) > 1:
-            each = ", ".join(f"{new} of {name}" for name, new in found.items())
+                names[name] = new
+        if len({*names.values()}) > 1:
+            each = ", ".join(f"{new} of {name}" for name, new in names.items())
             raise ConfigError(
-                f"{path}: expected one name for {feature} in the changed world, got {each}; rename "
-                "it in all of these types or in none"
+                f"{path}: expected one new name for {feature}, got {each}; rename it in all of "
+                "these types or in none"
             )
-        return next(iter(found.values()), feature)
+        return next(iter(names.values()), feature)
 
 
 def _features_of(obs_space: ObsSpace, name: str) -> set[str]:
-    """Return the features that rows of an entity type have, global ones included."""
-    own = obs_space.entities[name].features if name in obs_space.entities else []
-    return {*obs_space.global_features, *own}
+    """Return the features of an entity type, including global features."""
+    local = obs_space.entities[name].features if name in obs_space.entities else []
+    return {*obs_space.global_features, *local}

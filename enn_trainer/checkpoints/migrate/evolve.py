@@ -1,4 +1,4 @@
-"""Upgrade of a saved run, or of its weights for a new run, to another world, by name."""
+"""Upgrade of saved runs and weights to a changed environment, matched by name."""
 
 import copy
 from collections import Counter
@@ -13,10 +13,10 @@ from torch import Tensor
 from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.base.policy import PPOAgent
 from enn_trainer.base.state_part import (
-    KeptPart,
     SavedNetwork,
     SpaceChange,
     StateDict,
+    UnusedPart,
     copied_state,
     full_state,
     with_prefix,
@@ -32,9 +32,9 @@ from enn_trainer.checkpoints.migrate.config_diff import (
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.evolve_tensors import (
     PARTS,
-    Moved,
     Network,
-    Upgrade,
+    TensorMove,
+    TensorUpgrade,
     function_changes,
     upgrade_moment,
     upgrade_tensors,
@@ -70,19 +70,19 @@ from entity_env.spaces import ActionSpace, ObsSpace, Spaces
 from rogue_net.space_diff import SpaceDiff, diff_spaces
 
 
-class Report(NamedTuple):
+class EvolutionReport(NamedTuple):
     """Report of an upgrade.
 
     Attributes:
-        diff: the differences between the spaces, after renaming.
-        tensors: the change of every tensor.
-        function_changes: unavoidable changes to the outputs of the network, with their reasons.
-        moments_dropped: parameters that are kept but whose optimizer moments could not be.
-        opponents: what became of each member of the league, by name.
+        diff: differences between the spaces, after renaming.
+        tensors: change of every tensor.
+        function_changes: unavoidable changes to the outputs of the network, with reasons.
+        moments_dropped: parameters that are kept without their optimizer moments.
+        opponents: result of the upgrade of each league member, by name.
     """
 
     diff: SpaceDiff
-    tensors: Sequence[Moved]
+    tensors: Sequence[TensorMove]
     function_changes: Sequence[str] = ()
     moments_dropped: Sequence[str] = ()
     opponents: Mapping[str, str] = MappingProxyType({})
@@ -92,20 +92,20 @@ class Report(NamedTuple):
 
     @property
     def fates(self) -> str:
-        """Numbers of tensors by what became of them."""
+        """Number of tensors by fate, as text."""
         counts = Counter(one.fate for one in self.tensors)
         return ", ".join(f"{count} {fate}" for fate, count in counts.items())
 
     def summary(self) -> str:
-        """Return the report without the tensors that are simply kept."""
+        """Return the report without unchanged tensors."""
         return self._text([one for one in self.tensors if one.fate != "kept"])
 
-    def _text(self, shown: Sequence[Moved]) -> str:
+    def _text(self, changes: Sequence[TensorMove]) -> str:
         rows: list[tuple[str, ...]] = [("tensor", "became", "before", "now")]
-        for one in shown:
-            shapes = (one.before, one.now)
+        for t in changes:
+            shapes = (t.before, t.now)
             sizes = ["-" if s is None else "x".join(map(str, s)) or "()" for s in shapes]
-            rows.append((one.key, f"{one.fate} ({one.why})" if one.why else one.fate, *sizes))
+            rows.append((t.key, f"{t.fate} ({t.why})" if t.why else t.fate, *sizes))
         lines = [
             str(self.diff),
             *(f"output changes: {change}" for change in self.function_changes),
@@ -113,24 +113,24 @@ class Report(NamedTuple):
             *(f"opponent {name}: {change}" for name, change in self.opponents.items()),
             f"tensors: {self.fates}",
         ]
-        return "\n".join([*lines, *(aligned(rows) if shown else [])])
+        return "\n".join([*lines, *(aligned(rows) if changes else [])])
 
 
-class Evolved(NamedTuple):
-    """Saved run that was upgraded to other spaces.
+class EvolvedRun(NamedTuple):
+    """Saved run, upgraded to other spaces.
 
     Attributes:
         config: configuration to continue with.
-        state: upgraded state, at the step of the save.
-        report: the changes that were made.
+        state: upgraded state, at the step of the checkpoint.
+        report: changes of the upgrade.
     """
 
     config: TrainConfig
     state: State
-    report: Report
+    report: EvolutionReport
 
     def save(self, run_dir: Path) -> Checkpoint:
-        """Write it as the first save of a new run, which can be resumed.
+        """Save as the first checkpoint of a new run, which can be resumed.
 
         Raises:
             CheckpointError: the folder has a run already, or cannot be written to.
@@ -147,26 +147,25 @@ def evolve(
     config: TrainConfig | None = None,
     rules: Rules | None = None,
     initial_state: InitialState = init_train_state,
-) -> Evolved:
+) -> EvolvedRun:
     """Upgrade a saved run to other spaces.
 
-    For every observation that the old world could produce, the values, and the probabilities of
-    the old choices relative to each other, equal those of the save to rounding, except for the
-    `function_changes` of the report. Optimizer moments move with their parameters. The step count
-    continues; trackers start a new run.
+    For every observation of the old environment, the values and the relative probabilities of old
+    choices are preserved to rounding, except for the `function_changes` of the report. Optimizer
+    moments move with their parameters. The step count continues; trackers start a new run.
 
     Args:
-        saved: the save.
+        saved: the checkpoint.
         obs_space: the new observation space.
         action_space: the new action space.
-        config: configuration to continue with; by default that of the save, with the new names.
+        config: configuration to continue with; by default the saved one with the new names.
         rules: renames, and the probability of new choices.
         initial_state: makes the state of a new run, as for `StateManager`.
 
     Raises:
-        CheckpointError: the save cannot be used, or `config` has another network architecture.
-        ConfigError: `config` or the rules use names that the new world does not have, or two names
-            become one, or a feature in a setting would get different names in different types.
+        CheckpointError: the checkpoint is invalid, or `config` has another network architecture.
+        ConfigError: `config` or the rules use names that the new environment does not have, or two
+            names become one, or a feature in a setting gets different names in different types.
     """
     rules = rules or Rules()
     old_config = read_config(saved)
@@ -176,7 +175,7 @@ def evolve(
         config = renamed_config(old_config, rules, old.obs_space, spaces)
     state, report = evolved_state(old, old_config, config, spaces, rules, initial_state)
     begins = replace(state, run_name="", tracker_ids={}, metrics={}, envs=None)
-    return Evolved(config, begins, report)
+    return EvolvedRun(config, begins, report)
 
 
 def evolved_state(
@@ -186,24 +185,25 @@ def evolved_state(
     spaces: Spaces,
     rules: Rules,
     initial_state: InitialState = init_train_state,
-) -> tuple[State, Report]:
+) -> tuple[State, EvolutionReport]:
     """Upgrade a state to other spaces as `evolve` does, but keep the name of the run.
 
     Args:
-        old: the state, which is not changed.
-        old_config: its configuration.
-        config: the configuration of the run that continues.
+        old: the state, which is not modified.
+        old_config: configuration of the state.
+        config: configuration to continue with.
         spaces: the new spaces.
         rules: renames, and the probability of new choices.
-        initial_state: makes the state of a new run, whose parts take over those of the old one.
+        initial_state: makes the state of a new run, into whose parts the old ones are upgraded.
     """
-    # Only the moments of the same optimizer can be kept.
-    rules.check_known(spaces)
-    used, wanted = old_config.optim, config.optim
-    if (used.name, used.kwargs) != (wanted.name, wanted.kwargs):
+    # Moments cannot move to another optimizer.
+    rules.check_new_names(spaces)
+    old_optim, new_optim = old_config.optim, config.optim
+    if (old_optim.name, old_optim.kwargs) != (new_optim.name, new_optim.kwargs):
         raise CheckpointError(
-            f"optim.name, optim.kwargs: expected {used.name} and {used.kwargs} as in the save, "
-            f"got {wanted.name} and {wanted.kwargs}; the moments cannot be converted"
+            f"optim.name, optim.kwargs: expected {old_optim.name} and {old_optim.kwargs} as in the "
+            f"checkpoint, got {new_optim.name} and {new_optim.kwargs}; optimizer moments cannot be "
+            "converted"
         )
 
     # Network.
@@ -213,41 +213,46 @@ def evolved_state(
     upgrade, report = upgrade_network((old_config, old.agent), (config, fresh), rules, PARTS)
     check_groups(config.optim, [name for name, _ in fresh.named_parameters()])
 
-    # Parts: by the names of parameters and actions. Those without saved state start fresh.
+    # Parts: by the names of parameters and actions. Parts without a saved state start fresh.
     context = {"obs_space": obs_space, "action_space": action_space, "agent": fresh}
-    made = with_common_parts(initial_state(config, context))
+    init = with_common_parts(initial_state(config, context))
     state = replace(
-        old, agent=made.agent, parts=made.parts, obs_space=obs_space, action_space=action_space
+        old, agent=init.agent, parts=init.parts, obs_space=obs_space, action_space=action_space
     )
     is_same_world = not (report.diff.changed or rules.renamed)
     change = NetworkChange(rules, upgrade, old.agent, fresh, is_same_world)
-    for name, before in old.parts.items():
+    for name, saved_part in old.parts.items():
         if name in STATE_PARTS:
-            state.parts.setdefault(name, KeptPart())
+            state.parts.setdefault(name, UnusedPart())
         if (part := state.parts.get(name)) is not None:
             upgrades = League() if name == LEAGUE else part
-            part.load_state_dict(upgrades.evolve(copied_state(full_state(before)), change))
+            part.load_state_dict(upgrades.evolve(copied_state(full_state(saved_part)), change))
     return state, report._replace(moments_dropped=change.dropped, opponents=change.opponents)
 
 
 class NetworkChange(SpaceChange):
-    """Change of the spaces of a run, as an upgrade of its network.
+    """Change of spaces that upgrades parts of the state along with the network.
 
     Args:
         rules: renames, and the probability of new choices.
         upgrade: upgrade of the network.
-        old: the network of the save.
+        old: network of the checkpoint.
         fresh: the new network, with the upgraded tensors.
         is_same_world: see below.
 
     Attributes:
-        is_same_world: True if nothing but orders or settings change.
+        is_same_world: True if only the order of names, or settings, change.
         dropped: names of the parameters that lost their moments.
-        opponents: what became of other networks, by name.
+        opponents: results of the upgrades of other networks, by name.
     """
 
     def __init__(
-        self, rules: Rules, upgrade: Upgrade, old: Network, fresh: Network, is_same_world: bool
+        self,
+        rules: Rules,
+        upgrade: TensorUpgrade,
+        old: Network,
+        fresh: Network,
+        is_same_world: bool,
     ) -> None:
         self._rules, self._upgrade, self._old, self._fresh = rules, upgrade, old, fresh
         self._before: dict[str, Tensor] = dict(old.named_parameters())
@@ -260,11 +265,11 @@ class NetworkChange(SpaceChange):
         return self._rules.new("action", name)
 
     def parameter(self, name: str) -> str:
-        """Return the new name of an argument of the environment."""
+        """Return the new name of an environment argument."""
         return self._rules.new("parameter", name)
 
     def moments(self, state: StateDict) -> dict[str, Any]:
-        """Return the entries PARAMETER/what, rearranged like the parameters; plain data as is."""
+        """Return the entries PARAMETER/key, rearranged like the parameters; plain data as is."""
         before: dict[str, dict[str, Any]] = {}
         for name, moment in state.items():
             parameter, _, key = name.rpartition("/")
@@ -287,17 +292,17 @@ class NetworkChange(SpaceChange):
         return moments
 
     def others(self, state: StateDict) -> dict[str, Any]:
-        """Return the entries that belong to no parameter of the old agent."""
+        """Return the entries that do not belong to a parameter of the old agent."""
         return {n: x for n, x in state.items() if n.rpartition("/")[0] not in self._before}
 
     def copy_of_agent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of a copy of the old agent, upgraded by the agent's rules."""
+        """Upgrade the tensors of a copy of the old agent."""
         old = copy.deepcopy(self._old)
         old.load_state_dict(tensors)
         return upgrade_tensors(old, self._fresh, self._rules, PARTS).tensors
 
     def network(self, name: str, saved: SavedNetwork) -> SavedNetwork | None:
-        """Return another network, upgraded by the rules of the agent; None if it cannot be."""
+        """Upgrade another network; return None if it cannot be upgraded."""
         member = Member(name, NAMED, SNAPSHOT, "network", **saved._asdict())
         spaces = Spaces(self._fresh.obs_space, self._fresh.action_space)
         try:
@@ -307,7 +312,7 @@ class NetworkChange(SpaceChange):
             before, now = (run.config, run.agent), (config, fresh)
             _, report = upgrade_network(before, now, self._rules, PARTS)
         except (CheckpointError, ConfigError) as error:
-            self.opponents[name] = f"left out, it cannot be upgraded: {error}"
+            self.opponents[name] = f"removed, as it cannot be upgraded: {error}"
             return None
         self.opponents[name] = "; ".join([report.fates, *report.function_changes])
         return saved_network(fresh, spaces)
@@ -318,25 +323,25 @@ def upgrade_network(
     now: tuple[TrainConfig, Any],
     rules: Rules,
     parts: Collection[str],
-) -> tuple[Upgrade, Report]:
-    """Load the weights of a saved network, upgraded to other spaces, into a new network.
+) -> tuple[TensorUpgrade, EvolutionReport]:
+    """Upgrade the weights of a saved network to other spaces, and load them into a new network.
 
     Args:
-        before: configuration and network of the save.
+        before: configuration and network of the checkpoint.
         now: configuration and network of the new run; the network is modified in place.
         rules: renames, and the probability of new choices.
-        parts: the `PARTS` to take over.
+        parts: the `PARTS` to load.
 
     Raises:
-        CheckpointError: the networks have different architectures, or one is no `RogueNet`.
+        CheckpointError: the architectures differ, or a network is not a `RogueNet`.
         ConfigError: two names become one.
     """
     (old_config, old), (config, fresh) = before, now
     for network in (old, fresh):
         if not isinstance(network, Network):
             raise CheckpointError(
-                f"expected a RogueNet to upgrade, got {type(network).__name__}, whose tensors "
-                "cannot be matched by the names of the world"
+                f"expected a RogueNet to upgrade, got {type(network).__name__}; tensors of other "
+                "networks cannot be matched by name"
             )
     renamed = rules.spaces(Spaces(old.obs_space, old.action_space))
     diff = diff_spaces(renamed, Spaces(fresh.obs_space, fresh.action_space))
@@ -344,26 +349,26 @@ def upgrade_network(
     upgrade = upgrade_tensors(old, fresh, rules, parts)
     changes = function_changes(old, fresh, rules)
     if left_out := [part for part in PARTS if part not in parts]:
-        changes.append(f"{', '.join(left_out)}: not taken over, starts fresh")
+        changes.append(f"{', '.join(left_out)}: not loaded, starts fresh")
     fresh.load_state_dict(upgrade.tensors)
-    return upgrade, Report(diff, upgrade.moved, changes)
+    return upgrade, EvolutionReport(diff, upgrade.moved, changes)
 
 
 def upgrade_checkpoint(
     path: str | Path, run_dir: str | Path, agent: PPOAgent | None = None
 ) -> Checkpoint:
-    """Write a checkpoint in today's format; the old one stays as it is.
+    """Convert a checkpoint to the current format, as the first checkpoint of a new run.
 
-    The upgraded run has the whole state of the old one, so that it can be resumed, but new logs and
-    new tracker runs, so that the old ones stay unchanged.
+    The new run has the whole state of the old one, and can be resumed. It has new logs and tracker
+    runs; the old run is not modified.
 
     Args:
-        path: a checkpoint, or the folder of a run, whose newest valid checkpoint is taken.
+        path: a checkpoint, or the folder of a run, for its newest valid checkpoint.
         run_dir: the folder of the new run, created if missing.
-        agent: the user's own network, if the checkpoint has one.
+        agent: the custom network, if the checkpoint has one.
 
     Returns:
-        The save.
+        The new checkpoint.
 
     Raises:
         CheckpointError: there is no valid checkpoint, or `run_dir` has a run already.
@@ -379,12 +384,12 @@ def upgrade_checkpoint(
 
 @dataclass(frozen=True)
 class InitFrom:
-    """Save that a run takes its initial weights from.
+    """Source of the initial weights of a run.
 
     Attributes:
-        path: a checkpoint, or the folder of a run, of which the newest valid one is taken.
-        parts: which of `PARTS` to take: the policy, the value function, the input statistics.
-        renames: new names of the world, in the form of `read_renames`.
+        path: a checkpoint, or the folder of a run, for its newest valid checkpoint.
+        parts: the `PARTS` to load: the policy, the value function, the input statistics.
+        renames: new names in the environment, in the form of `read_renames`.
     """
 
     path: Path
@@ -406,53 +411,53 @@ def state_from(
     initial_state: InitialState,
     say: Callable[[str], None],
 ) -> State:
-    """Return the state of a run at step 0, with the weights of another.
+    """Return the initial state of a new run, with weights of a checkpoint.
 
     Args:
-        source: where they are, and which to take.
-        config: of the run that begins.
-        context: of `initial_state`: the spaces, and a network of the user's own if there is one.
-        initial_state: makes the state of a run that begins.
-        say: prints a line on what was taken.
+        source: the checkpoint, and the parts to load.
+        config: configuration of the new run.
+        context: context of `initial_state`: the spaces, and a custom network if there is one.
+        initial_state: makes the state of a new run.
+        say: prints a report of the loaded weights.
 
     Raises:
-        CheckpointError: there is no valid checkpoint, or it does not fit.
-        ConfigError: the parts cannot be taken, or a rename is of nothing or to nothing.
+        CheckpointError: there is no valid checkpoint, or it does not match.
+        ConfigError: the parts cannot be loaded, or a rename has an unknown name.
     """
-    own = context.get("agent")
-    if own is not None:
+    agent = context.get("agent")
+    if agent is not None:
         if set(source.parts) != {*PARTS} or source.renames:
             raise ConfigError(
-                "--init-parts, --rename: expected neither with a network of your own, as only the "
+                "--init-parts, --rename: expected neither with a custom network, as only the "
                 "tensors of a RogueNet are matched by name"
             )
-        # Tensors of such a network have no names of the world, which has to be the same.
-        found = find(source.path)
-        plain = read_state(found)
+        # Tensors of a custom network are not named after entities, so the spaces must be equal.
+        checkpoint = find(source.path)
+        plain = read_state(checkpoint)
         before = Spaces(plain["obs_space"], plain["action_space"])
         diff = diff_spaces(before, Spaces(context["obs_space"], context["action_space"]))
         if different := [*diff.changed, *diff.reordered, *diff.reordered_labels]:
             raise CheckpointError(
-                f"--init-from: {found.path} is of another world: {'; '.join(different)}; a network "
-                "of your own needs the same names in the same order"
+                f"--init-from: {checkpoint.path} is of another environment: "
+                f"{'; '.join(different)}; a custom network needs the same names in order"
             )
-        load_weights(str(found.path), own, read_tensors(found, WEIGHTS))
-        say(f"all weights are those of {source.path}")
+        load_weights(str(checkpoint.path), agent, read_tensors(checkpoint, WEIGHTS))
+        say(f"loaded all weights from {source.path}")
         state = initial_state(config, context)
-        _take_reward_scale(found, state, say)
+        _take_reward_scale(checkpoint, state, say)
         return state
 
-    # Tensors of a RogueNet are matched by the names of the world.
+    # Tensors of a RogueNet are matched by name.
     saved = read_saved_run(source.path)
     alone, takes_values = saved.config.vf_net is None, "value" in source.parts
     if alone and takes_values and "policy" not in source.parts:
         raise ConfigError(
-            "--init-parts: expected policy beside value, as the value function of the save reads "
-            "the policy's layers"
+            "--init-parts: expected policy along with value, as the value function of the "
+            "checkpoint shares the layers of the policy"
         )
     rules = Rules(read_renames(source.renames, saved.spaces))
     state = initial_state(config, context)
-    rules.check_known(state.spaces)
+    rules.check_new_names(state.spaces)
     _, report = upgrade_network(
         (saved.config, saved.agent), (config, state.agent), rules, source.parts
     )
@@ -463,22 +468,22 @@ def state_from(
 
 
 def _take_reward_scale(source: Checkpoint, state: State, say: Callable[[str], None]) -> None:
-    """Continue with the scale of the rewards that the values of a save are for.
+    """Load the reward scale of a checkpoint, which its values depend on.
 
     Args:
-        source: the save.
-        state: of the run that begins; its reward scaling changes.
-        say: prints a line if rewards are scaled in one of the two alone.
+        source: the checkpoint.
+        state: state of the new run, whose reward scaling is modified.
+        say: prints a line if only one of the two runs scales rewards.
 
     Raises:
-        CheckpointError: the statistics of the save are damaged.
+        CheckpointError: the statistics in the checkpoint are damaged.
     """
     scaling, saved = state.reward_scaling, read_reward_scaling(source)
     if (scaling is not None) != bool(saved):
         now, then = ("unscaled", "scaled") if scaling is None else ("scaled", "unscaled")
         say(
-            f"ppo.reward_scaling: values were learnt for {then} rewards and go on with {now} ones; "
-            f"ppo.reward_scaling={str(bool(saved)).lower()} keeps their unit"
+            f"ppo.reward_scaling: values were learnt for {then} rewards and continue with {now} "
+            f"ones; ppo.reward_scaling={str(bool(saved)).lower()} keeps their unit"
         )
     elif scaling is not None:
         with loading(f"{source.path}: {LOSS_STATE}", "algorithm"):

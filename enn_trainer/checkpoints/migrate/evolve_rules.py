@@ -1,4 +1,4 @@
-"""Renames of types, features, actions, labels and arguments, by which a save is upgraded."""
+"""Renames of types, features, actions, labels and arguments in upgrades of checkpoints."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ SYNTAX = (
 Name = tuple[str, ...]
 """Path of a name: ("type", type), ("feature", type, feature), ("global", feature), ("action",
 action), ("label", action, label) or ("label", type, kind, label), with GLOBAL as the type of global
-kinds; ("parameter", argument) of an argument of the environment that varies."""
+categorical features; ("parameter", argument) of a varied argument of the environment."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Rules:
     """Rules of an upgrade.
 
     Attributes:
-        renamed: new name by the `Name` in the save; everything else keeps its name.
+        renamed: new names by the `Name` in the checkpoint; all other names stay the same.
         new_label_prob: upper bound on the total probability of the labels added to an action.
     """
 
@@ -39,15 +39,15 @@ class Rules:
             )
 
     def new(self, *name: str) -> str:
-        """Return the new last part of a name."""
+        """Return the new name for a path, its last part if it is not renamed."""
         return self.renamed.get(name, name[-1])
 
     def arguments(self) -> dict[str, str]:
-        """Return the new names of arguments of the environment by the old ones."""
+        """Return the new names of environment arguments, by old name."""
         return {name[1]: new for name, new in self.renamed.items() if name[0] == "parameter"}
 
     def name(self, name: Name) -> Name:
-        """Return a path with the new names; elements behind the names stay."""
+        """Return a path with all names replaced by the new ones; other elements stay."""
         match name:
             case ("type" | "action" as kind, one, *rest):
                 return (kind, self.new(kind, one), *rest)
@@ -67,7 +67,7 @@ class Rules:
         return name
 
     def spaces(self, before: Spaces) -> Spaces:
-        """Return the spaces of a save with the new names.
+        """Return the spaces of a checkpoint with the new names.
 
         Raises:
             ConfigError: two names would become the same.
@@ -99,22 +99,22 @@ class Rules:
         labels = [self.new("label", entity, kind.name, label) for label in kind.labels]
         return Kind(self.new(*_kind_name(entity, kind.name)), labels)
 
-    def check_known(self, spaces: Spaces) -> None:
+    def check_new_names(self, spaces: Spaces) -> None:
         """Raise if a new name is not in the new spaces, as its weights would be dropped.
 
         Raises:
-            ConfigError: the message lists each such name, with the nearest name that exists.
+            ConfigError: the message lists each such name, with the closest existing name.
         """
-        known = {*_names(spaces)}
+        existing = {*_names(spaces)}
         problems = []
         for old, new in self.renamed.items():
-            wanted = self.name(old)
-            if wanted not in known and old[0] != "parameter":  # the world checks its arguments
-                there = sorted(name[-1] for name in known if name[:-1] == wanted[:-1])
+            new_name = self.name(old)
+            if new_name not in existing and old[0] != "parameter":  # arguments are checked later
+                names = sorted(name[-1] for name in existing if name[:-1] == new_name[:-1])
                 problems.append(
-                    f"rename: {_text(old)}={new}: expected a name of the world to the right, "
-                    f"which has {', '.join(there) or 'none there'}; got {new!r}"
-                    f"{did_you_mean(new, there, separator='; ')}"
+                    f"rename: {_text(old)}={new}: expected a new name of the environment, one of "
+                    f"{', '.join(names) or 'none'}; got {new!r}"
+                    f"{did_you_mean(new, names, separator='; ')}"
                 )
         if problems:
             raise ConfigError(*problems)
@@ -129,38 +129,38 @@ def read_renames(
         texts: such as `Trap=Mine`, `Treasure.x=position_x`, `global:hour=time`,
             `action:move=walk`, `label:move.up=north`, `label:Key.color.red=crimson`,
             `parameter:nmines=max_mines`.
-        spaces: of the save, whose names are on the left.
-        arguments: arguments that vary in the save.
+        spaces: spaces of the checkpoint, with the old names.
+        arguments: varied arguments of the checkpoint.
 
     Raises:
-        ConfigError: a text is not of this form, or its left side is not a name of the save; the
-            message lists the names of the save.
+        ConfigError: a text does not have this form, or its old name is not in the checkpoint; the
+            message lists the names of the checkpoint.
     """
-    # Left-hand sides by their text; one text may stand for several names.
-    known: dict[str, list[Name]] = {}
-    of_arguments = [("parameter", name) for name in arguments]
-    for name in [*_names(spaces), *of_arguments]:
-        known.setdefault(_text(name), []).append(name)
+    # Paths by their text; a text may be ambiguous.
+    names: dict[str, list[Name]] = {}
+    argument_names = [("parameter", name) for name in arguments]
+    for name in [*_names(spaces), *argument_names]:
+        names.setdefault(_text(name), []).append(name)
 
     renamed: dict[Name, str] = {}
     for text in texts:
         # Names may contain "=", so the left side is the longest known name that fits.
-        left = max((one for one in known if text.startswith(f"{one}=")), key=len, default=None)
+        left = max((one for one in names if text.startswith(f"{one}=")), key=len, default=None)
         if left is None:
-            wanted, equals, _ = text.partition("=")
-            hint = did_you_mean(wanted, known, separator="; ") if equals else ""
+            old, equals, _ = text.partition("=")
+            hint = did_you_mean(old, names, separator="; ") if equals else ""
             raise ConfigError(
-                f"rename: expected {SYNTAX}, with a name of the save to the left, which has "
-                f"{', '.join(known)}; got {text!r}{hint}"
+                f"rename: expected {SYNTAX}, with an old name of the checkpoint, one of "
+                f"{', '.join(names)}; got {text!r}{hint}"
             )
         new = text[len(left) + 1 :]
         if not new:
             raise ConfigError(f"rename: expected a new name after =, got {text!r}")
-        if len(known[left]) > 1:
+        if len(names[left]) > 1:
             raise ConfigError(
-                f"rename: {left!r} is ambiguous in the save; rename in code, by Rules(renamed=...)"
+                f"rename: {left!r} is ambiguous in the checkpoint; use Rules(renamed=...) in Python"
             )
-        (name,) = known[left]
+        (name,) = names[left]
         if name in renamed:
             raise ConfigError(f"rename: expected every name once, got {left} twice")
         renamed[name] = new
@@ -168,7 +168,7 @@ def read_renames(
 
 
 def rename_lines(path: Path) -> list[str]:
-    """Return the renames in a file, one per line, without empty lines and comments (#).
+    """Read the renames in a file, one per line, without empty lines and comments (#).
 
     Raises:
         ConfigError: the file cannot be read.
@@ -195,7 +195,7 @@ def _names(spaces: Spaces) -> list[Name]:
 
 
 def label_names(entity: str, kinds: Iterable[Kind]) -> list[Name]:
-    """Return the paths of the labels of an entity type's kinds, or of the global ones."""
+    """Return the paths of the labels of categorical features of an entity type or GLOBAL."""
     return [("label", entity, kind.name, label) for kind in kinds for label in kind.labels]
 
 
@@ -204,6 +204,6 @@ def _kind_name(entity: str, kind: str) -> Name:
 
 
 def _text(name: Name) -> str:
-    """Return a name as written on the left of a rename."""
+    """Return a path in the syntax of `--rename`."""
     kind, *path = ("global" if part == GLOBAL else part for part in name)
     return ".".join(path) if kind in ("type", "feature") else f"{kind}:{'.'.join(path)}"

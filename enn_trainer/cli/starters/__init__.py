@@ -1,1 +1,1 @@
-"""Files that `enn init` writes, and the writer of adapters. Imports nothing."""
+"""Templates of `enn init`, and the generator of adapters. Imports nothing."""

@@ -1,4 +1,4 @@
-"""Source of a world that adapts one of another library, with its mapping written out."""
+"""Source of an adapter of a third-party environment, with an explicit mapping of its fields."""
 
 import dataclasses
 import re
@@ -37,23 +37,23 @@ from entity_env.spaces import ActionName, EntityName
 
 _WIDTH = 88
 _ADAPTERS = FromGymnasium, FromGymnasiumAgents, FromPettingZoo, FromPettingZooTurns
-"""The classes of adapters, derived ones first."""
+"""Classes of adapters, subclasses first."""
 _Entry: TypeAlias = tuple[str, str, object]
-"""A comment, the start of the line below it, and the value that follows."""
+"""Entry of a mapping: comment, source before the value, and value."""
 
 
 Adapter: TypeAlias = FromGymnasium | FromPettingZoo | FromPettingZooTurns
-"""An environment of another library with a mapping."""
+"""Environment of another library with a mapping."""
 
 
 def adapt(env_id: str) -> Adapter:
-    """Return an environment of Gymnasium with a mapping that is known, or else inferred.
+    """Adapt a Gymnasium environment, with a predefined or an inferred mapping.
 
     Args:
-        env_id: its id, `ID` or `MODULE:ID`.
+        env_id: Id of the environment, `ID` or `MODULE:ID`.
 
     Raises:
-        EntityEnvError: it cannot be made, or its mapping cannot be inferred.
+        EntityEnvError: the environment cannot be created, or its mapping cannot be inferred.
     """
     with closing(make_gymnasium(env_id)) as env:
         mapping, has_several = known_mapping(env), has_several_agents(env)
@@ -63,10 +63,10 @@ def adapt(env_id: str) -> Adapter:
 
 
 def settings_of(world: Adapter) -> str:
-    """Return settings for an adapted environment, beside its name.
+    """Return settings for an adapted environment, without its name.
 
     Args:
-        world: the environment. One that is seen from a place has positions relative to it.
+        world: The environment; with a viewpoint, its network encodes relative positions.
     """
     net = ""
     for translator in world.translators:
@@ -80,16 +80,16 @@ def settings_of(world: Adapter) -> str:
     // Positions of entities relative to each other, within this distance in each direction.
     net: (relpos_encoding: (extent: {extent}, position_features: [{columns}])),"""
     return f"""{net}
-    // The defaults fit most worlds. Train for longer if the return still rises.
+    // The defaults fit most environments. Train for longer if the return still rises.
     total_timesteps: 100000,"""
 
 
 def adapter_source(name: str, world: Adapter) -> str:
-    """Return the source of `world.py` for an environment of Gymnasium or PettingZoo.
+    """Return the source of `world.py` for a Gymnasium or PettingZoo environment.
 
     Args:
         name: `ID` or `MODULE:ID` of Gymnasium, or the module of PettingZoo.
-        world: the environment, with an inferred or known mapping.
+        world: Environment with an inferred or predefined mapping.
     """
     sources = {one.prefix: _mapping_source(one) for one in world.translators}
     mapping, *more = sources.values()
@@ -151,7 +151,7 @@ def _mapping_source(translator: AgentTranslator) -> str:
 
 
 def _entity(name: EntityName, rows: Rows | Place, observation: Space) -> _Entry:
-    """Return the comment on an entity type, and the head and value of its entry."""
+    """Return the entry of an entity type."""
     if isinstance(rows, Place):
         return "An entity with constant features.", f"{_source(name)}: ", rows
     comment = f"{_field(rows.path, observation)}: each row is an entity of the type {name}."
@@ -163,13 +163,13 @@ def _entity(name: EntityName, rows: Rows | Place, observation: Space) -> _Entry:
         comment += f" If numbers of a column stand for labels, name them: {kinds}."
     if rows.presence is not None:
         comment += f" No entity where the column {rows.presence} is 0."
-    comment += " To keep some columns add features=[...]; to cut off rows that are of another kind"
-    comment += " write a type for each, with span=(0, 1) and so on."
+    comment += " To keep some columns add features=[...]; if rows are of different kinds, write a"
+    comment += " type for each, with span=(0, 1) and so on."
     return comment, f"{_source(name)}: ", rows
 
 
 def _globals(part: Globals, observation: Space) -> _Entry:
-    """Return the comment on global features, and the head and value of their entry."""
+    """Return the entry of global features."""
     space, columns = locate(observation, part.path, "path").space, part.columns or ()
     comment = f"{_field(part.path, observation)}: features that belong to no entity."
     if part.kinds:
@@ -194,13 +194,13 @@ def _action(
     action: Space,
     counts: Mapping[EntityName, int | None],
 ) -> _Entry:
-    """Return the comment on an action, and the head and value of its entry.
+    """Return the entry of an action.
 
     Args:
-        name: its name.
-        choice: its mapping.
-        action: the space of the Gymnasium action.
-        counts: the number of rows of each entity type, None if it varies.
+        name: Name of the action.
+        choice: Mapping of the action.
+        action: Space of the Gymnasium action.
+        counts: Number of rows of each entity type, None if it varies.
     """
     labels = getattr(choice, "labels", None) or ()
     path = choice.path if choice.path in {node.path for node in nodes(action)} else ""
@@ -224,19 +224,19 @@ def _action(
 
 
 def _field(path: str, whole: Space) -> str:
-    """Return the path of a field, and its space."""
+    """Return the path and the space of a field as text."""
     space = locate(whole, path, "path").space
     kind = f"Box{space.shape}" if isinstance(space, spaces.Box) else short_repr(space, 60)
     return f"{_source(path)}, {kind}" if path else f"All of it, {kind}"
 
 
 def _are_numbers(names: Sequence[str] | None) -> bool:
-    """Return whether names consist of a position, alone or behind a dot."""
+    """Return whether names are positions, with or without a dotted prefix."""
     return bool(names) and all(name.rpartition(".")[2].isdigit() for name in names or ())
 
 
 def _lay_out(head: str, value: object, indent: int) -> list[str]:
-    """Return the lines of an entry, broken like those of a formatter."""
+    """Return the lines of an entry, wrapped like by a formatter."""
     (opening, parts, closing), blanks = _parts(value), " " * indent
     line = f"{blanks}{head}{_source(value)},"
     if len(line) <= _WIDTH or not parts:
@@ -252,9 +252,9 @@ def _source(value: object) -> str:
 
 
 def _parts(value: Any) -> tuple[str, list[tuple[str, object]], str]:
-    """Return the source before the parts of a value, its parts with their heads, and the rest.
+    """Split the source of a value: opening, parts with their heads, and closing.
 
-    The parts of a mapping are its path, and other arguments that are no default.
+    The parts of a mapping are its path and the arguments that differ from their defaults.
     """
     if isinstance(value, list):
         return "[", [("", part) for part in value], "]"
@@ -264,10 +264,10 @@ def _parts(value: Any) -> tuple[str, list[tuple[str, object]], str]:
         return "Place(", [(f"{name}=", part) for name, part in value.features.items()], ")"
     if dataclasses.is_dataclass(value):
         values = [(f.name, getattr(value, f.name), f.default) for f in dataclasses.fields(value)]
-        # Dictionaries have no default here, but are empty unless given.
-        others = [
+        # Fields with a default factory are empty dictionaries by default.
+        arguments = [
             (f"{name}=", part) for name, part, default in values[1:] if part not in (default, {})
         ]
-        return f"{type(value).__name__}(", [("", values[0][1]), *others], ")"
+        return f"{type(value).__name__}(", [("", values[0][1]), *arguments], ")"
     text = repr(value)
     return f'"{text[1:-1]}"' if text.startswith("'") and '"' not in text else text, [], ""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.algorithms.minibatches import add_gradients
-from enn_trainer.runtime.execution import Lanes
+from enn_trainer.runtime.execution import ThreadPool
 
 
 class Two(nn.Module):
@@ -26,15 +26,15 @@ class Two(nn.Module):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_gradients_are_added_in_order_to_those_that_there_are(count: int) -> None:
+def test_gradients_accumulate_in_order(count: int) -> None:
     net, told = Two(), list[int]()
     net.used.grad = torch.tensor([1.0, 0.0])
     expected = net.used.grad.clone()
     for i in range(8):
         expected += torch.tensor([5.0, 7.0]) * 10.0**-i
-    with Lanes(count) as lanes:
+    with ThreadPool(count) as threads:
         add_gradients(
-            net.parameters(), [partial(net.loss, i) for i in range(8)], told.append, lanes
+            net.parameters(), [partial(net.loss, i) for i in range(8)], told.append, threads
         )
     assert torch.equal(net.used.grad, expected)
     assert net.unused.grad is None, "an optimizer leaves alone what has no gradient"
@@ -42,14 +42,14 @@ def test_gradients_are_added_in_order_to_those_that_there_are(count: int) -> Non
     assert told == list(range(8))
 
 
-def test_nothing_to_learn_adds_nothing() -> None:
+def test_loss_without_gradient_adds_nothing() -> None:
     net, told = Two(), list[int]()
-    add_gradients(net.parameters(), [lambda: (None, 4)], told.append, Lanes())
+    add_gradients(net.parameters(), [lambda: (None, 4)], told.append, ThreadPool())
     assert net.used.grad is None
     assert told == [4]
 
 
-def test_gradients_that_are_one_tensor_are_kept_apart() -> None:
+def test_shared_gradients_are_copied() -> None:
     """Of a sum, both parts have the same gradient; clipping scales each in its place."""
     net = nn.Module()
     net.a, net.b = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
@@ -57,7 +57,7 @@ def test_gradients_that_are_one_tensor_are_kept_apart() -> None:
     def loss() -> tuple[Tensor | None, None]:
         return (net.a + net.b).sum(), None
 
-    add_gradients(net.parameters(), [loss], lambda nothing: None, Lanes())
+    add_gradients(net.parameters(), [loss], lambda nothing: None, ThreadPool())
     assert net.a.grad is not None
     assert net.b.grad is not None
     net.a.grad.mul_(2.0)
@@ -65,13 +65,13 @@ def test_gradients_that_are_one_tensor_are_kept_apart() -> None:
     assert net.b.grad.tolist() == [1.0] * 3
 
 
-def test_error_leaves_the_gradient_of_what_came_before() -> None:
+def test_error_leaves_earlier_gradients() -> None:
     net, told = Two(), list[int]()
 
     def fails() -> tuple[Tensor | None, int]:
         raise ValueError("no number")
 
     losses = [partial(net.loss, 0), fails, partial(net.loss, 2)]
-    with Lanes(2) as lanes, pytest.raises(ValueError, match="no number"):
-        add_gradients(net.parameters(), losses, told.append, lanes)
+    with ThreadPool(2) as threads, pytest.raises(ValueError, match="no number"):
+        add_gradients(net.parameters(), losses, told.append, threads)
     assert told == [0]

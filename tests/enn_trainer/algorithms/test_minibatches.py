@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer.algorithms import minibatches as module
-from enn_trainer.algorithms.minibatches import minibatches, minibatches_by_length, pieces
+from enn_trainer.algorithms.minibatches import minibatches, minibatches_by_length, split_minibatch
 
 
-def test_epochs_differ_in_their_order() -> None:
+def test_epochs_have_different_orders() -> None:
     first, second = minibatches(50, 50, 2, seed=1)
     assert not np.array_equal(first, second)
 
@@ -47,13 +47,13 @@ def test_every_frame_is_used_once_per_epoch(
     least=st.integers(1, 40),
     most=st.integers(40, 200),
 )
-def test_pieces_for_lanes_keep_the_limits_and_cost_alike(
+def test_microbatches_for_threads_keep_limits_and_have_equal_costs(
     entities: list[int], size: int | None, max_entities: int | None, least: int, most: int
 ) -> None:
     counts = np.array(entities, dtype=np.int64)
-    with patch.multiple(module, LEAST_COST=3 * least, PIECE_ENTITIES=most):
-        cut = pieces(counts, size, max_entities, cost_of_entity=3)
-        free = pieces(counts, None, None, cost_of_entity=3)
+    with patch.multiple(module, LEAST_COST=3 * least, MICROBATCH_ENTITIES=most):
+        cut = split_minibatch(counts, size, max_entities, cost_of_entity=3)
+        free = split_minibatch(counts, None, None, cost_of_entity=3)
     for of in (cut, free):
         assert np.array_equal(np.sort(np.concatenate(of)), np.arange(len(counts)))
         ordered = counts[np.concatenate(of)]
@@ -71,6 +71,6 @@ def test_pieces_for_lanes_keep_the_limits_and_cost_alike(
 
 
 @pytest.mark.parametrize("cost", [64, None])
-def test_pieces_of_few_frames_are_one(cost: int | None) -> None:
-    (piece,) = pieces(np.array([3, 1, 2]), None, None, cost)
+def test_few_frames_are_one_microbatch(cost: int | None) -> None:
+    (piece,) = split_minibatch(np.array([3, 1, 2]), None, None, cost)
     assert piece.tolist() == ([0, 1, 2] if cost is None else [1, 2, 0])

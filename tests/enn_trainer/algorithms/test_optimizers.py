@@ -79,7 +79,7 @@ def changed(before: dict[str, torch.Tensor], network: nn.Module) -> set[str]:
 
 
 @pytest.mark.parametrize("i", range(4))
-def test_matrices_decay_and_nothing_else(i: int) -> None:
+def test_only_matrices_have_weight_decay(i: int) -> None:
     """Every parameter of networks that have all there is; without gradients to follow, Adam moves
     what decays and leaves the rest."""
     network = nets_with_every_option()[i]
@@ -103,14 +103,14 @@ def test_matrices_decay_and_nothing_else(i: int) -> None:
     assert changed(before, network) == matrices
 
 
-def test_every_table_and_norm_is_there_to_be_spared() -> None:
+def test_every_table_and_norm_is_excluded_from_weight_decay() -> None:
     """So that the test above does not pass for want of them."""
     names = [name for network in nets_with_every_option() for name, _ in network.named_parameters()]
     for part in NEVER_DECAYED.split("|"):
         assert any(re.search(rf"(^|[._])({part})$", name) for name in names), part
 
 
-def test_norms_and_tables_of_ones_own_network_do_not_decay() -> None:
+def test_norms_and_tables_of_a_custom_network_have_no_weight_decay() -> None:
     class Mine(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -123,7 +123,7 @@ def test_norms_and_tables_of_ones_own_network_do_not_decay() -> None:
     assert decayed_parameters(Mine()) == {"layers.0.weight", "layers.2.weight", "mixing"}
 
 
-def test_weight_decay_of_a_group_is_of_all_that_it_names() -> None:
+def test_weight_decay_of_a_group_applies_to_all_its_parameters() -> None:
     """What is said of a parameter by name holds: also the published decay of everything."""
     network = nets_with_every_option()[0]
     groups = [ParamGroupConfig("regression_heads.*"), ParamGroupConfig("*", weight_decay=0.1)]
@@ -143,13 +143,13 @@ def test_weight_decay_of_a_group_is_of_all_that_it_names() -> None:
 # Groups.
 
 
-def test_one_group_is_enough_where_nothing_differs() -> None:
+def test_equal_settings_share_a_group() -> None:
     """On a GPU each group is launched for itself."""
     (optimizer, _) = make_optimizers(nets_with_every_option()[0], OptimizerConfig())
     assert len(optimizer.param_groups) == 1
 
 
-def test_every_parameter_is_trained_once_whatever_the_groups() -> None:
+def test_every_parameter_is_in_exactly_one_group() -> None:
     for network in nets_with_every_option():
         groups = [ParamGroupConfig("*.bias", 0.5), ParamGroupConfig("*head*", freeze_from=3)]
         both = make_optimizers(network, OptimizerConfig(weight_decay=0.1, groups=groups))
@@ -163,7 +163,7 @@ def test_every_parameter_is_trained_once_whatever_the_groups() -> None:
         assert sorted(trained) == sorted(id(parameter) for parameter in network.parameters())
 
 
-def test_first_group_that_fits_decides() -> None:
+def test_first_matching_group_applies() -> None:
     network = nets_with_every_option()[0]
     groups = [ParamGroupConfig("embedding.*.bias", 3.0), ParamGroupConfig("embedding.*", 0.0)]
     (optimizer, _) = make_optimizers(network, OptimizerConfig(groups=groups))
@@ -184,7 +184,7 @@ def test_first_group_that_fits_decides() -> None:
         (["A*", "*", "B*"], r"^optim.groups\[0\].*; optim.groups\[2\]"),
     ],
 )
-def test_group_of_nothing_is_refused_with_the_names(patterns: list[str], message: str) -> None:
+def test_group_without_parameters_raises_with_the_names(patterns: list[str], message: str) -> None:
     optim = OptimizerConfig(groups=[ParamGroupConfig(pattern) for pattern in patterns])
     with pytest.raises(ConfigError, match=message) as error:
         make_optimizers(nets_with_every_option()[0], optim)
@@ -196,7 +196,7 @@ def group(pattern: str, **settings: Any) -> str:
     return f'optim.groups=[(pattern: "{pattern}", {fields})]'
 
 
-def test_group_of_nothing_ends_the_run_before_it_begins(tmp_path: Path) -> None:
+def test_group_without_parameters_raises_before_training(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"optim.groups\[0\].pattern='nothing'"):
         run_small(tmp_path, group("nothing", lr_factor=2.0))
 
@@ -220,7 +220,7 @@ def test_settings_of_a_group_have_an_effect(tmp_path: Path) -> None:
     ("freeze_from", "freeze_until", "frozen"),
     [(None, None, []), (None, 48, [0, 24]), (48, None, [48, 72]), (24, 72, [24, 48])],
 )
-def test_schedule_says_which_updates_leave_parameters_alone(
+def test_freeze_settings_select_the_frozen_updates(
     freeze_from: int | None, freeze_until: int | None, frozen: list[int]
 ) -> None:
     """Neither weight decay nor momentum may move what is frozen, and its moments wait."""
@@ -249,7 +249,7 @@ def test_schedule_says_which_updates_leave_parameters_alone(
             assert all(torch.equal(now[key], value) for key, value in moments[name].items())
 
 
-def test_gradient_of_what_is_frozen_takes_no_share_of_the_norm() -> None:
+def test_frozen_parameters_do_not_count_in_the_gradient_norm() -> None:
     network = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Linear(1, 4, bias=False))
     optim = OptimizerConfig(groups=[ParamGroupConfig("0.*", freeze_from=0)])
     (optimizer, _) = make_optimizers(network, optim)
@@ -265,7 +265,7 @@ def names_that_moved(one: State, other: State) -> set[str]:
 
 
 @pytest.mark.slow
-def test_trunk_waits_while_a_new_head_is_tuned(tmp_path: Path) -> None:
+def test_trunk_is_frozen_while_a_new_head_trains(tmp_path: Path) -> None:
     """And thaws with the update that begins at the stated step."""
     trunk = (
         '(pattern: "embedding.*", freeze_until: 48), (pattern: "transformer.*", freeze_until: 48)'
@@ -279,7 +279,7 @@ def test_trunk_waits_while_a_new_head_is_tuned(tmp_path: Path) -> None:
     assert any("embedding" in name for name in names_that_moved(begun, after))
 
 
-def test_value_function_may_be_trained_alone_at_first(tmp_path: Path) -> None:
+def test_value_function_can_be_trained_first(tmp_path: Path) -> None:
     policy = group("policy.*", freeze_until=72)
     begun = run_small(tmp_path, "max_train_time=0", "vf_net.d_model=8").state
     state = run_small(tmp_path, "vf_net.d_model=8", policy).state
@@ -288,7 +288,7 @@ def test_value_function_may_be_trained_alone_at_first(tmp_path: Path) -> None:
     assert all(name.startswith("value_function.") for name in moved)
 
 
-def test_everything_may_be_frozen(tmp_path: Path) -> None:
+def test_all_parameters_can_be_frozen(tmp_path: Path) -> None:
     begun = run_small(tmp_path, "max_train_time=0").state
     assert (
         names_that_moved(begun, run_small(tmp_path, group("*", freeze_until=1000)).state) == set()
@@ -299,7 +299,7 @@ def test_everything_may_be_frozen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "schedule", [{"freeze_until": 72}, {"freeze_from": 24, "freeze_until": 72}, {"freeze_from": 48}]
 )
-def test_resumed_run_freezes_and_thaws_as_the_straight_one(
+def test_resumed_run_freezes_like_an_uninterrupted_one(
     tmp_path: Path, schedule: dict[str, int]
 ) -> None:
     """The moments of what was frozen when it was saved are still there when it thaws."""
@@ -325,7 +325,7 @@ def test_groups_may_change_when_a_run_continues(tmp_path: Path) -> None:
         assert all(torch.equal(now[key], value) for key, value in moments[name].items()), name
 
 
-def test_input_statistics_of_what_is_frozen_go_on(tmp_path: Path) -> None:
+def test_input_statistics_of_frozen_parameters_are_updated(tmp_path: Path) -> None:
     """They follow the frames; only parameters are frozen."""
     state = run_small(tmp_path, group("embedding.*", freeze_from=0), env=Meadow).state
     assert state.agent.embedding.by_type["/__global__"].norm.count.item() == 6 + 3 * 24
@@ -369,7 +369,7 @@ def test_any_optimizer_of_torch_trains_and_resumes(
     assert names_that_moved(untrained, straight)
 
 
-def test_published_eps_is_that_of_adamw_alone() -> None:
+def test_published_eps_applies_to_adamw_only() -> None:
     network = nets_with_every_option()[0]
     for name, kwargs, eps in (
         ("AdamW", "{}", 1e-5),
@@ -395,7 +395,7 @@ def test_every_optimizer_learns_labels_of_types_without_numbers() -> None:
         assert "embedding.by_type./Key.labels" in changed(before, network), name
 
 
-def test_no_optimizer_of_torch_decays_by_itself() -> None:
+def test_torch_optimizers_have_no_default_weight_decay() -> None:
     """By torch's defaults some do."""
     network = nets_with_every_option()[0]
     for name in usable_optimizers():
@@ -404,7 +404,7 @@ def test_no_optimizer_of_torch_decays_by_itself() -> None:
 
 
 @pytest.mark.slow
-def test_optimizer_of_a_run_that_continues_cannot_change(tmp_path: Path) -> None:
+def test_optimizer_cannot_change_on_resume(tmp_path: Path) -> None:
     """Its moments would mean something else, or be missing."""
     first = run_small(tmp_path, checkpoint_dir=tmp_path / "run").state.agent
     for override, message in (

@@ -16,10 +16,10 @@ from enn_trainer.runtime.torch_group import current_group
 from tests.enn_trainer.run.thread_group import in_ranks
 
 
-def test_one_process_is_alone() -> None:
+def test_group_of_one_process() -> None:
     assert current_group() is ALONE
     assert ALONE.gather({"a": 1}, "x") == [{"a": 1}]
-    assert ALONE.share(3, "x") == 3
+    assert ALONE.broadcast(3, "x") == 3
     assert ALONE.lead(lambda: 4, "x") == 4
 
 
@@ -29,13 +29,13 @@ def test_one_process_is_alone() -> None:
     columns=st.integers(0, 40),
     seed=st.integers(0, 99),
 )
-def test_sums_over_shards_do_not_depend_on_the_ranks_that_have_them(
+def test_sums_over_shards_do_not_depend_on_ranks(
     shards: int, ranks: int, columns: int, seed: int
 ) -> None:
     ranks = min(ranks, shards)
     rows = torch.randn(shards, columns, generator=torch.Generator().manual_seed(seed))
     expected = tree_sum([*rows], torch.add)
-    owned = [Shards.of(shards, 1, shards).of_rank(rank, ranks).own for rank in range(ranks)]
+    owned = [Shards.of(shards, 1, shards).for_rank(rank, ranks).local for rank in range(ranks)]
     assert [shard for own in owned for shard in own] == [*range(shards)]
 
     def add(group: Group) -> torch.Tensor:
@@ -46,21 +46,21 @@ def test_sums_over_shards_do_not_depend_on_the_ranks_that_have_them(
         assert torch.equal(found, expected)
 
 
-def test_ranks_gather_plain_data_in_their_order() -> None:
+def test_gather_returns_plain_data_in_the_order_of_ranks() -> None:
     def work(group: Group) -> list[object]:
         own = [group.rank] * group.rank
-        return [*group.gather_shards(own, "x"), group.share(f"of {group.rank}", "y")]
+        return [*group.gather_shards(own, "x"), group.broadcast(f"of {group.rank}", "y")]
 
     assert in_ranks(3, work) == [[1, 2, 2, "of 0"]] * 3
 
 
-def test_arrays_keep_their_bits() -> None:
+def test_gathered_arrays_are_bitwise_equal() -> None:
     given = np.array([0.1, -0.0, np.inf, np.nan], np.float32)
-    for found in in_ranks(2, lambda group: group.share({"a": given}, "x")):
+    for found in in_ranks(2, lambda group: group.broadcast({"a": given}, "x")):
         assert found["a"].tobytes() == given.tobytes()
 
 
-def test_others_wait_while_rank_0_works_and_tell_it_their_signals(
+def test_ranks_wait_for_rank_0_and_send_their_signals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("enn_trainer.base.group.ALIVE_S", 0.0)
@@ -83,7 +83,7 @@ def test_others_wait_while_rank_0_works_and_tell_it_their_signals(
     assert told == [15] * 4
 
 
-def test_an_error_of_rank_0_is_one_of_all() -> None:
+def test_error_of_rank_0_is_raised_in_all_ranks() -> None:
     def work(group: Group) -> None:
         def fail() -> None:
             raise ConfigError("eval.env: expected another")
@@ -95,7 +95,7 @@ def test_an_error_of_rank_0_is_one_of_all() -> None:
     in_ranks(3, work)
 
 
-def test_ranks_work_at_their_own_pace_and_have_the_results_of_all(
+def test_ranks_work_at_their_own_pace_and_get_all_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("enn_trainer.base.group.ALIVE_S", 0.0)
@@ -111,7 +111,7 @@ def test_ranks_work_at_their_own_pace_and_have_the_results_of_all(
     assert in_ranks(3, work) == [[0, 1, 2]] * 3
 
 
-def test_errors_of_ranks_are_told_while_others_work_and_the_group_goes_on(
+def test_error_of_a_rank_is_raised_in_working_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("enn_trainer.base.group.ALIVE_S", 0.0)
@@ -133,7 +133,7 @@ def test_errors_of_ranks_are_told_while_others_work_and_the_group_goes_on(
     assert in_ranks(3, work) == [[0, 1, 2]] * 3
 
 
-def test_a_rank_that_fails_ends_the_others() -> None:
+def test_failing_rank_ends_the_others() -> None:
     def work(group: Group) -> None:
         if group.rank == 1:
             raise ValueError("of rank 1")

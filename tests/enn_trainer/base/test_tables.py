@@ -10,7 +10,7 @@ def printed(console: Console) -> list[str]:
     return console.export_text().splitlines()
 
 
-def test_tables_without_rows_print_nothing_not_even_their_heading() -> None:
+def test_tables_without_rows_print_nothing() -> None:
     console = Console(record=True)
     show_table(("a", "b"), [], console, heading=["", "title"])
     assert printed(console) == []
@@ -18,7 +18,7 @@ def test_tables_without_rows_print_nothing_not_even_their_heading() -> None:
     assert printed(console) == ["title", "a  b", "1  2"]
 
 
-def test_records_have_a_column_for_each_key_and_empty_cells_for_missing_values() -> None:
+def test_records_have_a_column_for_each_key() -> None:
     records = [
         {"name": "one", "is new": True, "step": 12, "return": 0.123456, "size": None},
         {"name": "two", "is new": False, "step": None, "return": 0.0, "size": None},

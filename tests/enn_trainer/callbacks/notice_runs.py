@@ -1,10 +1,10 @@
-"""Runs of which notices are known, and the sums of their windows in `notice_sums.json`.
+"""Runs with expected notices, and the sums of their windows in `notice_sums.json`.
 
-    python -m tests.enn_trainer.callbacks.notice_runs              # records those that are missing
-    python -m tests.enn_trainer.callbacks.notice_runs --replace    # records all of them
+    python -m tests.enn_trainer.callbacks.notice_runs              # records missing runs
+    python -m tests.enn_trainer.callbacks.notice_runs --replace    # records all runs
 
-The runs take minutes, notices of recorded sums no time. Record a run anew when its configuration or
-the sums of windows change.
+The runs take minutes, notices of recorded sums no time. Record a run again when its configuration
+or the sums of windows change.
 """
 
 import argparse
@@ -120,14 +120,14 @@ class Windows(Callback):
 
 def record(name: str) -> dict[str, Any]:
     """Train a run; return the sums of its windows and its notices, with the step of each."""
-    callback, told = Windows(), []
+    callback, output = Windows(), []
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         env, manager = run_of(name, Path(folder))
         train(manager, env, callbacks=[callback])
-        told = manager.state.memory[NOTICES]["told"]
+        output = manager.state.memory[NOTICES]["told"]
     return {
         "total_timesteps": manager.config.total_timesteps,
-        "told": told,
+        "told": output,
         "windows": [[_rounded(sums) for sums in pair] for pair in callback.windows],
     }
 
@@ -141,14 +141,14 @@ def _rounded(sums: Sums) -> Sums:
 
 
 def replay(recorded: dict[str, Any], env: Any, config: TrainConfig) -> list[str]:
-    """Return the notices of recorded sums, told by the callback of a run."""
-    told: list[str] = []
+    """Return the notices of recorded sums, from the callback of a run."""
+    output: list[str] = []
     spaces = {"obs_space": env.obs_space(), "action_space": env.action_space()}
     state: Any = SimpleNamespace(step=0, memory={}, part=lambda kind: None, **spaces)
     trainer: Any = SimpleNamespace(state=state, config=config)
     sides = getattr(env, "num_sides", 1)
     callback = LearningDiagnostics(
-        state, lambda step, key, *_: told.append(key), lambda line: None, Spans(), sides
+        state, lambda step, key, *_: output.append(key), lambda line: None, Spans(), sides
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learning_diagnostics, "run_sums", lambda rollout: rollout.sums)
@@ -160,7 +160,7 @@ def replay(recorded: dict[str, Any], env: Any, config: TrainConfig) -> list[str]
             rollout: Any = SimpleNamespace(num_frames=frames, sums=sums)
             callback.on_rollout_end(trainer, rollout)
             callback.on_update_end(trainer, {})
-    return told
+    return output
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ def small(tmp_path: Path, *more: str) -> list[str]:
     return ["train", *SMALL, f"data_dir={tmp_path}", *more]
 
 
-def test_a_run_begins_with_what_it_is(
+def test_run_starts_with_its_header(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(built_in, "advice", lambda: None)
@@ -51,7 +51,7 @@ def test_a_run_begins_with_what_it_is(
     assert lines[3].startswith("step ")
 
 
-def test_many_types_are_not_all_named(
+def test_long_lists_of_types_are_truncated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(built_in, "MOST_NAMES", 1)
@@ -59,7 +59,7 @@ def test_many_types_are_not_all_named(
     assert ", ...  actions: " in capsys.readouterr().out.splitlines()[0]
 
 
-def test_missing_compiled_code_is_said_with_the_line_to_type(
+def test_missing_compiled_code_is_reported_with_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled, "AVAILABLE", False)
@@ -79,7 +79,7 @@ def test_missing_compiled_code_is_said_with_the_line_to_type(
 
 @pytest.mark.slow
 def test_random_play_does_not_change_the_run(tmp_path: Path) -> None:
-    found = []
+    result = []
     for measured in (True, False):
         manager = manager_of(tmp_path, *BANDIT, "total_timesteps=384")
         if measured:
@@ -90,13 +90,13 @@ def test_random_play_does_not_change_the_run(tmp_path: Path) -> None:
         with Trainer(manager, MultiArmedBandit) as trainer:
             trainer.run()
             assert np.array_equal(np.random.get_state()[1], before)  # type: ignore[arg-type,index]  # noqa: NPY002
-            found.append((trainer.state.agent.state_dict(), trainer.state.memory))
-    (one, memory), (other, same) = found
-    assert all(torch.equal(one[name], other[name]) for name in one)
+            result.append((trainer.state.agent.state_dict(), trainer.state.memory))
+    (weights, memory), (other, same) = result
+    assert all(torch.equal(weights[name], other[name]) for name in weights)
     assert memory == same
 
 
-def test_python_programs_make_no_other_environments_than_those_of_the_run(tmp_path: Path) -> None:
+def test_python_programs_create_only_the_environments_of_the_run(tmp_path: Path) -> None:
     made = []
 
     class Counted(Xor):
@@ -107,7 +107,7 @@ def test_python_programs_make_no_other_environments_than_those_of_the_run(tmp_pa
     assert len(made) == 6
 
 
-def test_a_world_that_fails_in_random_play_is_reported_by_the_run(
+def test_environment_that_fails_in_random_play_is_reported_by_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "worlds.py").write_text(WORLD)
@@ -117,7 +117,7 @@ def test_a_world_that_fails_in_random_play_is_reported_by_the_run(
     assert "random play" not in capsys.readouterr().out
 
 
-def test_slow_worlds_are_not_played_at_random(
+def test_slow_environments_skip_random_play(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train_command, "RANDOM_SECONDS", 0.0)

@@ -34,7 +34,7 @@ def manager_of(tmp_path: Path, *overrides: str) -> StateManager:
 
 
 @pytest.mark.slow
-def test_callback_goes_on_with_what_was_saved(tmp_path: Path) -> None:
+def test_callback_state_is_restored(tmp_path: Path) -> None:
     train(manager_of(tmp_path), Meadow, callbacks=[Curriculum(), Callback()])
     again = Curriculum()
     train(manager_of(tmp_path, "total_timesteps=96"), Meadow, callbacks=[again])
@@ -46,36 +46,36 @@ def test_callback_goes_on_with_what_was_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_state_that_nobody_takes_is_told_and_kept(
+def test_state_without_a_callback_is_reported_and_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(manager_of(tmp_path), Meadow, callbacks=[Curriculum()])
     train(manager_of(tmp_path, "total_timesteps=96"), Meadow, callbacks=[Curriculum("other")])
-    assert "there is none with the name 'curriculum'" in capsys.readouterr().out
+    assert "no callback is named 'curriculum'" in capsys.readouterr().out
     states = load_checkpoint(tmp_path / "run").state.memory["callbacks"]
     assert (states["curriculum"]["level"], states["other"]["level"]) == (3, 1)
 
 
-def test_run_without_such_callbacks_remembers_nothing_of_them(tmp_path: Path) -> None:
+def test_run_without_stateful_callbacks_saves_no_callback_states(tmp_path: Path) -> None:
     train(manager_of(tmp_path), Meadow, callbacks=[Callback()])
     assert "callbacks" not in load_checkpoint(tmp_path / "run").state.memory
 
 
-def test_names_are_needed_once_each(tmp_path: Path) -> None:
+def test_stateful_callbacks_need_unique_names(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected unique names, got 'a' twice"):
         Trainer(manager_of(tmp_path), Meadow, callbacks=[Curriculum("a"), Curriculum("a")])
-    with pytest.raises(ValueError, match="expected a name as well"):
+    with pytest.raises(ValueError, match="expected a name for"):
         Trainer(manager_of(tmp_path), Meadow, callbacks=[Curriculum("")])
 
 
-def test_state_that_is_no_plain_data_is_an_error_that_names_the_callback(tmp_path: Path) -> None:
+def test_state_that_is_not_plain_data_names_the_callback(tmp_path: Path) -> None:
     bad = Curriculum()
     bad.state["made"] = object()
     with pytest.raises(ValueError, match="callbacks: state_dict of 'curriculum': expected plain"):
         Trainer(manager_of(tmp_path), Meadow, callbacks=[bad])
 
 
-def test_callbacks_of_one_trainer_are_not_asked_for_those_of_the_next(tmp_path: Path) -> None:
+def test_callbacks_are_not_shared_between_trainers(tmp_path: Path) -> None:
     manager, first = manager_of(tmp_path), Curriculum("first")
     with Trainer(manager, Meadow, callbacks=[first]) as trainer:
         trainer.step()

@@ -90,7 +90,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str], list[str]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_told_once_and_a_world_without_it_has_no_notice(
+def test_fault_is_reported_once_and_only_in_a_faulty_environment(
     fault: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -110,7 +110,7 @@ def test_a_fault_is_told_once_and_a_world_without_it_has_no_notice(
 
 
 @pytest.mark.slow
-def test_an_environment_whose_episode_holds_up_a_round_is_named(
+def test_environment_that_delays_a_round_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Episodes of all other environments end, which measure nothing until its own does."""
@@ -130,7 +130,7 @@ def test_an_environment_whose_episode_holds_up_a_round_is_named(
     ("processes", "env"),
     [(1, Coin), (2, Coin), pytest.param(1, lambda: Coin(), id="1-factory")],
 )
-def test_a_flat_return_of_both_sides_of_a_match_is_no_sign(
+def test_flat_return_of_a_match_has_no_notice(
     processes: int, env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning_diagnostics, "LEAST_WINDOW", 256)
@@ -167,14 +167,14 @@ TOLD = {"a collapse to few long episodes": ["choice/do", "entropy/do"], "xor": [
 def test_training_has_the_expected_notices(name: str, tmp_path: Path) -> None:
     env, manager = run_of(name, tmp_path)
     train(manager, env)
-    told = manager.state.memory[NOTICES]["told"]
+    output = manager.state.memory[NOTICES]["told"]
     # Another processor learns something else by rounding, and may not lose it again.
-    assert {*told} - {"collapse"} == {*TOLD.get(name, [])} - {"collapse"}
+    assert {*output} - {"collapse"} == {*TOLD.get(name, [])} - {"collapse"}
 
 
 @pytest.mark.parametrize("name", [*SHARES, *CORRIDORS])
 def test_recorded_sums_have_the_expected_notices(name: str) -> None:
-    """The windows of the same training, of which the rules are tested without it."""
+    """The recorded windows match a training, so that rules can be tested without training."""
     recorded = json.loads(RECORDED.read_text())[name]
     env, manager = run_of(name)
     assert recorded["total_timesteps"] == manager.config.total_timesteps
@@ -184,7 +184,7 @@ def test_recorded_sums_have_the_expected_notices(name: str) -> None:
 
 @pytest.mark.slow
 def test_recorded_windows_have_the_sums_of_their_training() -> None:
-    """By name, and the numbers of frames: processors differ in what is drawn and learnt."""
+    """Compares names and numbers of frames; samples and losses depend on the processor."""
     recorded = json.loads(RECORDED.read_text())["rock_paper_scissors"]
     result = record("rock_paper_scissors")
     assert result.keys() == recorded.keys()
@@ -217,7 +217,7 @@ def test_committed_configuration_trains(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [1536, 3072])
-def test_a_resumed_run_tells_the_same_notices_at_the_same_steps(
+def test_resumed_run_has_the_same_notices_at_the_same_steps(
     stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Any
 ) -> None:
     """The first stop is in the window before the notice, the second one after the notice."""
@@ -231,13 +231,13 @@ def test_a_resumed_run_tells_the_same_notices_at_the_same_steps(
     assert resumed.state.memory[NOTICES] == straight.state.memory[NOTICES]
     assert resumed.state.memory[NOTICES]["told"] == ["reward"]
     rows = [tracked(tmp_path / name / "run/metrics.jsonl") for name in ("straight", "resumed")]
-    told = [[row for row in of_run if row["kind"] == "notice"] for of_run in rows]
-    assert told[0] == told[1]
-    assert [row["step"] for row in told[0]] == [2048]
+    output = [[row for row in run_notices if row["kind"] == "notice"] for run_notices in rows]
+    assert output[0] == output[1]
+    assert [row["step"] for row in output[0]] == [2048]
 
 
 @pytest.mark.slow
-def test_a_save_made_before_the_notice_drops_its_row_when_it_is_resumed(
+def test_resuming_an_earlier_save_drops_the_row_of_a_notice(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -284,11 +284,11 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("saved", WRONG, ids=str)
-def test_anything_else_in_a_save_begins_anew(saved: Any) -> None:
+def test_invalid_memory_in_a_save_is_reset(saved: Any) -> None:
     assert restored(saved) == new_memory()
 
 
-def test_the_memory_of_a_run_is_restored() -> None:
+def test_memory_of_a_run_is_restored() -> None:
     memory = {**new_memory(), "told": ["reward"], "constants": {"Mark": {"x": 1.0}}}
     memory["windows"] = [new_sums(), new_sums()]
     assert restored(json.loads(json.dumps(memory))) == memory
@@ -296,7 +296,7 @@ def test_the_memory_of_a_run_is_restored() -> None:
     assert restored(before) == memory
 
 
-def test_enn_inspect_tells_the_notices_of_a_run(
+def test_enn_inspect_lists_the_notices_of_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
@@ -322,7 +322,7 @@ def test_enn_inspect_tells_the_notices_of_a_run(
 
 
 @pytest.mark.slow
-def test_enn_inspect_tells_the_notices_of_a_run_without_saves(
+def test_enn_inspect_lists_the_notices_of_a_run_without_saves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], worlds: Any
 ) -> None:
     manager, [row] = trained(tmp_path, partial(worlds.Steps, scale=0), "total_timesteps=6144")
@@ -335,7 +335,7 @@ def test_enn_inspect_tells_the_notices_of_a_run_without_saves(
     assert run(["inspect", str(folder)]) == 1
 
 
-def test_differences_of_saves_have_no_sums_of_notices(
+def test_diff_of_saves_ignores_sums_of_notices(
     meadow_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["checkpoints", "diff", f"{meadow_run}@48", f"{meadow_run}@72"]) == 1
@@ -348,7 +348,7 @@ def test_differences_of_saves_have_no_sums_of_notices(
 
 
 @given(st.integers(1, 5000), st.integers(1, 60))
-def test_a_rollout_is_examined_in_each_of_the_stretches_that_it_ends(size: int, num: int) -> None:
+def test_rollouts_are_examined_once_per_interval(size: int, num: int) -> None:
     examined = [step for step in range(0, size * num, size) if is_examined(step, size)]
     assert len(examined) == len({(step + size) // EXAMINE_EVERY for step in examined})
     assert len(examined) == min(num, size * num // EXAMINE_EVERY) or size > EXAMINE_EVERY

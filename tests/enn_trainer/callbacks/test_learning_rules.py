@@ -30,7 +30,7 @@ from enn_trainer.callbacks.learning_sums import (
     Evidence,
     Sums,
     new_sums,
-    note_best,
+    record_best,
     total_of,
 )
 from enn_trainer.config.load import load_config
@@ -44,7 +44,7 @@ def config(*overrides: str) -> TrainConfig:
 
 
 def test_the_page_explains_every_notice() -> None:
-    """Each under a heading, whose anchor is in the text of the module."""
+    """Each notice has a heading; its anchor is in the source of the module."""
     text = Path(learning_rules.__file__).read_text()
     anchors = set(re.findall(r'^ +"([a-z]+(?:-[a-z]+){2,})",$', text, re.MULTILINE))
     headings = re.findall(r"^#+ (.*)$", (ROOT / PAGE).read_text(), re.MULTILINE)
@@ -56,7 +56,7 @@ def test_the_page_explains_every_notice() -> None:
 # -- A return that does not rise -------------------------------------------------------------------
 
 
-def window(mean: float, explained: float, taken: int = 500) -> Sums:
+def window(mean: float, explained: float, selected: int = 500) -> Sums:
     """Sums of a window of episodes of 10 steps, with the number of times that `c` was taken."""
     return {
         "run": {
@@ -72,7 +72,7 @@ def window(mean: float, explained: float, taken: int = 500) -> Sums:
         "actors": {"do": 5000.0},
         "policy/do": {"choosing": 5000.0, "entropy": 5000 * math.log(2)},
         "chance/do": dict.fromkeys("abc", 5000 / 3),
-        "taken/do": {"a": 2500.0 - taken, "b": 2500.0, "c": float(taken)},
+        "taken/do": {"a": 2500.0 - selected, "b": 2500.0, "c": float(selected)},
     }
 
 
@@ -109,7 +109,7 @@ ALL = {"choice/do", "entropy/do", "explained"}
         ([*FAULTY[1:], window(0.0, 0.0, 500)], {"explained"}),  # taken again
     ],
 )
-def test_signs_have_to_last_while_the_return_is_flat(
+def test_signs_must_persist_while_the_return_is_flat(
     windows: list[Sums], expected: set[str]
 ) -> None:
     assert noticed(windows) == expected
@@ -119,64 +119,62 @@ def test_signs_have_to_last_while_the_return_is_flat(
 def test_a_policy_that_depends_on_the_frame_has_no_entropy_of_fewer_choices(entropy: float) -> None:
     """And may do without a choice, once it has learnt something and knows what comes of it."""
     windows = [window(0.0, 0.5, 20) for _ in range(PATIENCE)]
-    for one in windows:
-        one["policy/do"] = {"choosing": 5000.0, "entropy": 5000 * entropy}
+    for entry in windows:
+        entry["policy/do"] = {"choosing": 5000.0, "entropy": 5000 * entropy}
     assert noticed(windows) == {"choice/do"}
     assert noticed(windows, first=-0.5) == set()
-    for one in windows:
-        one["run"]["explained.sum"] = 0.0
+    for entry in windows:
+        entry["run"]["explained.sum"] = 0.0
     assert noticed(windows, first=-0.5) == {"choice/do", "explained"}
     assert noticed(FAULTY, first=-0.5) == ALL
 
 
-def test_one_choice_everywhere_is_a_choice_given_up_but_no_entropy_of_fewer() -> None:
+def test_constant_choice_is_reported_as_given_up_but_not_as_random() -> None:
     windows = [window(0.0, 0.5, 0)] * PATIENCE
-    for one in windows:
-        one["policy/do"] = {"choosing": 5000.0, "entropy": 0.0}
-        one["taken/do"] = {"a": 5000.0, "b": 0.0, "c": 0.0}
+    for entry in windows:
+        entry["policy/do"] = {"choosing": 5000.0, "entropy": 0.0}
+        entry["taken/do"] = {"a": 5000.0, "b": 0.0, "c": 0.0}
     assert noticed(windows, first=-0.5) == {"choice/do"}
 
 
 @pytest.mark.parametrize(
     ("explained", "expected"), [(-1.0, {"choice/do", "entropy/do"}), (-0.05, {"entropy/do"})]
 )
-def test_a_choice_whose_loss_has_the_best_return_so_far_is_told_if_values_are_misled(
+def test_choice_given_up_at_the_best_return_is_reported_if_values_are_misled(
     explained: float, expected: set[str]
 ) -> None:
     windows = [window(0.0, explained, 2)] * PATIENCE
     assert noticed(windows, first=-1.0, best=0.0) == expected
-    for one in windows:
-        one["policy/do"] = {"choosing": 5000.0, "entropy": 0.0}  # knows what to do, and is right
+    for entry in windows:
+        entry["policy/do"] = {"choosing": 5000.0, "entropy": 0.0}  # knows what to do, and is right
     assert noticed(windows, first=-1.0, best=0.0) == set()
 
 
 def test_episodes_of_several_windows_are_counted_together() -> None:
-    """As those of a policy that fears the end are cut off in the same windows."""
+    """A cautious policy may have few finished episodes in each window."""
 
     def of_episodes(numbers: list[int]) -> list[Sums]:
-        about = ({"episodes": n, "length.sum": 100.0 * n, "return.sum": 0.0} for n in numbers)
-        return [
-            {**one, "run": {**one["run"], **run}} for one, run in zip(FAULTY, about, strict=True)
-        ]
+        runs = ({"episodes": n, "length.sum": 100.0 * n, "return.sum": 0.0} for n in numbers)
+        return [{**w, "run": {**w["run"], **run}} for w, run in zip(FAULTY, runs, strict=True)]
 
     assert noticed(of_episodes([5, 34, 84, 11, 18, 95, 0, 7])) == ALL
     assert noticed(of_episodes([5, 34, 84, 11, 7, 18, 7, 7])) == set()
 
 
-def test_equal_returns_are_told_once_they_last() -> None:
+def test_equal_returns_are_reported_once_they_persist() -> None:
     for num in range(1, PATIENCE + 1):
         windows = [window(-1.0, 0.0)] * num
-        told = [notice.key for notice in constant_returns(evidence_of(windows, best=-1.0))]
-        assert told == (["return"] if num == PATIENCE else [])
+        output = [notice.key for notice in constant_returns(evidence_of(windows, best=-1.0))]
+        assert output == (["return"] if num == PATIENCE else [])
 
 
 CURVES = ROOT / "benchmarks/results/learning.jsonl"
 
 
-def test_no_committed_learning_curve_is_stuck_where_it_began() -> None:
-    """Also those of configurations whose training takes too long for a test.
+def test_no_committed_learning_curve_is_stuck_at_its_start() -> None:
+    """Includes configurations that train too long for a test.
 
-    The mean return of all sides of a match says nothing, and no notice rests on it.
+    Excludes matches, where the mean return of all sides carries no information.
     """
     rows = [json.loads(line) for line in CURVES.read_text().splitlines()]
     rows = [row for row in rows if row.get("sides", 1) == 1 and "without" not in row["row"]]
@@ -201,17 +199,17 @@ def test_no_committed_run_that_learns_has_a_notice(benchmark: Any) -> None:
     controls = {row.name for row in benchmark("learning").ROWS if row.control}
     rows = [json.loads(line) for line in CURVES.read_text().splitlines()]
     assert controls < {row["row"] for row in rows}
-    of_learners = [row for row in rows if row["row"] not in controls]
-    assert [row["row"] for row in of_learners if row.get("notices")] == []
+    learner_runs = [row for row in rows if row["row"] not in controls]
+    assert [row["row"] for row in learner_runs if row.get("notices")] == []
 
 
 def test_values_of_episodes_of_one_step_may_explain_nothing() -> None:
-    windows = [{**one, "run": {**one["run"], "length.sum": 500.0}} for one in FAULTY]
+    windows = [{**entry, "run": {**entry["run"], "length.sum": 500.0}} for entry in FAULTY]
     assert noticed(windows) == ALL - {"explained"}
 
 
 def test_choices_that_are_hardly_legal_are_not_judged() -> None:
-    windows = [{**one, "chance/do": {"a": 2500.0, "b": 2500.0, "c": 40.0}} for one in FAULTY]
+    windows = [{**entry, "chance/do": {"a": 2500.0, "b": 2500.0, "c": 40.0}} for entry in FAULTY]
     assert noticed(windows) == {"explained"}
 
 
@@ -220,7 +218,7 @@ def test_labels_that_never_vary_are_named() -> None:
     constants: Sums = {"Key": {"x": 0.5, "color": 1}, "__global__": {"wet": 0}}
     evidence = evidence_of(FAULTY, constants=constants, obs_space=space)
     texts = [notice.text for notice in constant_features(evidence)]
-    assert [text.partition(" the same")[0] for text in texts] == [
+    assert [text.partition(" constant")[0] for text in texts] == [
         "Key: x and color are",
         "global features: wet is",
     ]
@@ -253,29 +251,29 @@ def window_of_updates(**numbers: float) -> Sums:
         (math.nan, [0.01] * 8, False),
     ],
 )
-def test_an_update_that_goes_ten_times_as_far_as_others(
+def test_update_with_a_tenfold_kl_is_reported(
     kl: float, before: list[float], is_told: bool
 ) -> None:
-    found = [*large_step(Evidence(config(), new_sums(), [], kl=kl, kls=before))]
-    assert [notice.key for notice in found] == ["kl"] * is_told
-    assert all("ppo.target_kl=0.03" in notice.text for notice in found)
+    result = [*large_step(Evidence(config(), new_sums(), [], kl=kl, kls=before))]
+    assert [notice.key for notice in result] == ["kl"] * is_told
+    assert all("ppo.target_kl=0.03" in notice.text for notice in result)
 
 
-def test_with_a_limit_of_the_kl_a_smaller_rate_is_named() -> None:
+def test_target_kl_suggests_a_smaller_learning_rate() -> None:
     limited = config("ppo.target_kl=0.03", "optim.lr=0.004")
     (notice,) = large_step(Evidence(limited, new_sums(), [], kl=0.5, kls=[0.01] * 8))
     assert "optim.lr=0.001" in notice.text
 
 
 @pytest.mark.parametrize(("large", "is_told"), [(5.1, True), (5.0, False)])
-def test_gradients_far_above_the_limit_in_most_steps(large: float, is_told: bool) -> None:
+def test_large_gradients_in_most_steps_are_reported(large: float, is_told: bool) -> None:
     windows = [window_of_updates(steep_sum=large, norm_sum=999.0)]
-    found = [*large_gradients(Evidence(config(), new_sums(), windows))]
-    assert [notice.key for notice in found] == ["gradient"] * is_told
-    assert all("99.9 on average" in notice.text for notice in found)
+    result = [*large_gradients(Evidence(config(), new_sums(), windows))]
+    assert [notice.key for notice in result] == ["gradient"] * is_told
+    assert all("99.9 on average" in notice.text for notice in result)
 
 
-def test_the_setting_for_gradients_is_one_that_is_not_set_yet() -> None:
+def test_large_gradients_suggest_a_setting_that_is_not_set() -> None:
     steep = [window_of_updates(steep_sum=9.0)]
     for settings, cure in (
         (["ppo.value_norm=false"], "ppo.value_norm=true"),
@@ -300,12 +298,12 @@ _CLIPPED = ["ppo.value_norm=false", "ppo.clip_vloss=true"]
         (["ppo.clip_vloss=true"], 0.0, -100.0, False),
     ],
 )
-def test_values_that_clipping_keeps_from_the_returns(
+def test_clipped_values_that_cannot_reach_the_returns_are_reported(
     settings: list[str], explained: float, target: float, is_told: bool
 ) -> None:
     sums = window_of_updates(target_sum=10 * target, explained_sum=10 * explained)
-    found = [*unreachable_returns(Evidence(config(*settings), sums, [sums]))]
-    assert [notice.key for notice in found] == ["reach"] * is_told
+    result = [*unreachable_returns(Evidence(config(*settings), sums, [sums]))]
+    assert [notice.key for notice in result] == ["reach"] * is_told
 
 
 @pytest.mark.parametrize(
@@ -317,30 +315,30 @@ def test_values_that_clipping_keeps_from_the_returns(
         (0.81, 10_000, ['ppo.ent_targets={"do": 0.9}'], False),
     ],
 )
-def test_a_policy_that_has_not_decided_at_the_end(
+def test_undecided_policy_at_the_end_is_reported(
     share: float, frames: int, settings: list[str], is_told: bool
 ) -> None:
     whole: Sums = {"run": {}, "late/do": {"share.sum": share * frames, "frames": frames}}
     late = config("total_timesteps=100000", *settings)
-    found = [*undecided_policy(Evidence(late, whole, []))]
-    assert [notice.key for notice in found] == ["late/do"] * is_told
-    assert all("ppo.ent_coef=0.02" in notice.text for notice in found)
+    result = [*undecided_policy(Evidence(late, whole, []))]
+    assert [notice.key for notice in result] == ["late/do"] * is_told
+    assert all("ppo.ent_coef=0.02" in notice.text for notice in result)
 
 
 def told_steps(returns: list[float], spread: float = 1.0, episodes: float = 20.0) -> list[int]:
-    """The windows, from 1, after which a collapse is told."""
+    """Return the windows, from 1, after which a collapse is reported."""
     whole: Sums = {"run": {"return.min": 0.0, "return.max": spread}}
     windows: list[Sums] = []
     steps = []
     for i, mean in enumerate(returns, start=1):
         windows.append(window_of_updates(return_sum=mean * episodes, episodes=episodes))
-        note_best(whole, windows[-1], step=i)
+        record_best(whole, windows[-1], step=i)
         if [*return_lost(Evidence(config(), whole, windows))]:
             steps.append(i)
     return steps
 
 
-def test_a_return_that_is_lost_for_two_windows() -> None:
+def test_collapse_of_two_windows_is_reported() -> None:
     assert told_steps([0.1, 0.5, 0.98, 0.97, 0.5, 0.5, 0.5]) == [6, 7]
 
 
@@ -353,11 +351,11 @@ def test_a_return_that_is_lost_for_two_windows() -> None:
         [0.5, 0.1, 0.1, 0.1],  # nothing was learnt, but much is lost from the first window on
     ][:3],
 )
-def test_returns_that_vary_are_not_lost(returns: list[float]) -> None:
+def test_noisy_returns_are_not_a_collapse(returns: list[float]) -> None:
     assert told_steps(returns) == []
 
 
-def test_windows_with_few_episodes_say_nothing() -> None:
+def test_windows_with_few_episodes_are_not_judged() -> None:
     assert told_steps([0.1, 0.98, 0.0, 0.0], episodes=9.0) == []
 
 
@@ -390,5 +388,5 @@ def test_the_newest_save_before_a_collapse_is_named(
     manager = StateManager(overrides=settings, checkpoint_dir=tmp_path / "run")
     world = partial(benchmark("symptom_worlds").Marked, shown=True)
     train(manager, world, callbacks=[Forgets()])
-    (line,) = [one for one in capsys.readouterr().out.splitlines() if "what was learnt" in one]
-    assert f"{tmp_path / 'run' / 'step-000000004096'} is from before" in line
+    (text,) = [line for line in capsys.readouterr().out.splitlines() if "has collapsed" in line]
+    assert f"{tmp_path / 'run' / 'step-000000004096'} is an earlier save" in text

@@ -36,7 +36,7 @@ def choices_by_loops(rollout: Any) -> Sums:
         if not labels or not len(chosen):
             continue
         policy = sums[f"policy/{name}"] = {"choosing": 0.0, "entropy": 0.0}
-        chance, taken = (
+        chance, selected = (
             sums.setdefault(f"{kind}/{name}", dict.fromkeys(labels, 0.0))
             for kind in ("chance", "taken")
         )
@@ -49,7 +49,7 @@ def choices_by_loops(rollout: Any) -> Sums:
             policy["entropy"] += float(rollout.entropies[name].values[actor])
             for label in legal:
                 chance[label] += 1 / len(legal)
-            taken[labels[choice]] += 1
+            selected[labels[choice]] += 1
     return sums
 
 
@@ -62,22 +62,22 @@ def assert_close(got: Sums, expected: Sums) -> None:
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(st.integers(0, 99))
-def test_sums_of_choices_are_those_of_loops(seed: int) -> None:
+def test_choice_sums_match_a_loop(seed: int) -> None:
     _, rollout = collected(seed)
     assert_close(choice_sums(rollout, SPACE), choices_by_loops(rollout))  # type: ignore[arg-type]
 
 
-def test_actions_with_very_many_labels_are_not_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actions_with_many_labels_are_not_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     """As saves would have numbers of each of them, and be too large to be read."""
     _, rollout = collected(0)
     assert {"taken/walk", "taken/call"} <= choice_sums(rollout, SPACE).keys()  # type: ignore[arg-type]
     monkeypatch.setattr(learning_sums, "MOST_LABELS", 2)
-    found = choice_sums(rollout, SPACE)  # type: ignore[arg-type]
-    assert "taken/walk" not in found
-    assert "taken/call" in found
+    result = choice_sums(rollout, SPACE)  # type: ignore[arg-type]
+    assert "taken/walk" not in result
+    assert "taken/call" in result
 
 
-def test_sums_of_a_run_are_those_of_its_metrics() -> None:
+def test_run_sums_match_the_metrics() -> None:
     _, rollout = collected(0)
     assert "reward.min" not in run_sums(rollout)["run"]  # without `AddMetricsWrapper`
     assert run_sums(rollout)["run"]["frames"] == rollout.num_frames
@@ -96,7 +96,7 @@ ROWS: dict[str, Any] = {
 
 @pytest.mark.slow
 @given(st.data())
-def test_constants_are_the_features_without_a_second_value(data: st.DataObject) -> None:
+def test_constant_features_have_a_single_value(data: st.DataObject) -> None:
     many = Kind("word", [*map(str, range(300))])
     space = ObsSpace(
         ["hour", Flag("wet")],
@@ -141,11 +141,13 @@ def test_constants_are_the_features_without_a_second_value(data: st.DataObject) 
         (14_000, 1024, 14_000, 0),  # a fifth of it is too short
     ],
 )
-def test_frames_of_the_last_fifth(step: int, num_frames: int, total: int, late: int) -> None:
+def test_late_part_counts_frames_of_the_last_fifth(
+    step: int, num_frames: int, total: int, late: int
+) -> None:
     assert late_part(step, num_frames, total) == late
 
 
-def test_a_run_that_goes_on_has_its_last_fifth_ahead() -> None:
+def test_extended_run_resets_its_last_fifth() -> None:
     whole: Sums = {"run": {}, "late/do": {"share.sum": 1.0, "frames": 1.0}}
     forget_late(whole)
     assert whole == {"run": {}}

@@ -75,17 +75,17 @@ def test_links_in_a_save_are_not_followed(copy: Path, good: Path) -> None:
 def test_a_pipe_in_a_save_is_not_waited_for(copy: Path) -> None:
     (copy / "config.ron").unlink()
     os.mkfifo(copy / "config.ron")
-    refused(copy, r"config\.ron: .*expected a file of its own")
+    refused(copy, r"config\.ron: .*expected a regular file")
 
 
-def test_a_folder_in_the_place_of_a_file_is_named(copy: Path) -> None:
+def test_a_folder_in_place_of_a_file_is_reported(copy: Path) -> None:
     (copy / "config.ron").unlink()
     (copy / "config.ron").mkdir()
     refused(copy, r"config\.ron: cannot be read: Is a directory")
 
 
 @pytest.mark.parametrize("name", ["state.agent.pt", "state.pickle", "more/x.PKL", ".hidden.pth"])
-def test_a_save_with_a_pickle_is_refused_and_it_is_not_opened(copy: Path, name: str) -> None:
+def test_a_save_with_a_pickle_is_refused_without_opening_the_pickle(copy: Path, name: str) -> None:
     class Runs:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return os.mkdir, (str(copy / "it-ran"),)
@@ -103,7 +103,7 @@ def test_a_published_save_with_a_pickle_is_refused(tmp_path: Path) -> None:
     refused(published, "a pickle")
 
 
-def test_a_save_without_manifest_is_named(copy: Path) -> None:
+def test_a_save_without_manifest_is_reported(copy: Path) -> None:
     (copy / "manifest.json").unlink()
     refused(copy, r"manifest\.json: cannot be read")
 
@@ -124,30 +124,30 @@ def test_a_save_without_manifest_is_named(copy: Path) -> None:
         ('"config.ron"', '"other.ron"', r"other\.ron: cannot be read"),
     ],
 )
-def test_a_manifest_that_is_none_is_refused(copy: Path, old: str, new: str, message: str) -> None:
+def test_an_invalid_manifest_is_refused(copy: Path, old: str, new: str, message: str) -> None:
     replace(copy, "manifest.json", old, new)
     refused(copy, message)
 
 
-def test_a_manifest_that_says_something_twice_is_refused(copy: Path) -> None:
+def test_a_manifest_with_duplicate_keys_is_refused(copy: Path) -> None:
     text = (copy / "manifest.json").read_text()
     (copy / "manifest.json").write_text(text.replace('"step": 16', '"step": 8, "step": 16'))
     refused(copy, "expected 'step' once")
 
 
-def test_a_configuration_that_cannot_be_used_is_an_error_of_its_save(copy: Path) -> None:
+def test_an_invalid_configuration_is_an_error_of_its_save(copy: Path) -> None:
     replace(copy, "config.ron", "d_model: 2", "d_modell: 2")
     for use in (load_agent, restored):
         refused(copy, "d_modell=2: no such field", use)
 
 
-def test_what_is_asked_for_besides_a_good_save_is_an_error_of_the_settings(good: Path) -> None:
+def test_invalid_overrides_of_a_valid_save_are_errors_of_the_settings(good: Path) -> None:
     manager = StateManager(init_path=good, overrides=["net.d_modell=3"])
     with pytest.raises(ConfigError, match="d_modell"):
         _ = manager.config
 
 
-def test_settings_that_fit_no_parameter_are_an_error_of_their_save(copy: Path) -> None:
+def test_groups_that_match_no_parameter_are_an_error_of_their_save(copy: Path) -> None:
     replace(copy, "config.ron", "groups: []", 'groups: [(pattern: "none")]')
     refused(copy, r"optim\.groups\[0\]", restored)
     manager = StateManager(init_path=copy.parent, overrides=["name=another"])
@@ -155,12 +155,12 @@ def test_settings_that_fit_no_parameter_are_an_error_of_their_save(copy: Path) -
         _ = manager.state
 
 
-def test_text_that_is_none_is_refused(copy: Path) -> None:
+def test_invalid_text_is_refused(copy: Path) -> None:
     rewrite(copy, "config.ron", lambda data: b"\xff" + data)
     refused(copy, r"config\.ron: damaged, no text")
 
 
-def test_text_without_end_is_not_read(copy: Path) -> None:
+def test_unterminated_text_is_not_read(copy: Path) -> None:
     rewrite(copy, "state.ron", lambda data: data + b" " * (1 << 23))
     refused(copy, r"state\.ron: expected at most 4194304 bytes")
 
@@ -180,7 +180,7 @@ def test_text_without_end_is_not_read(copy: Path) -> None:
         ),
     ],
 )
-def test_a_network_larger_than_its_weights_is_not_made(copy: Path, old: str, new: str) -> None:
+def test_a_network_larger_than_its_weights_is_not_created(copy: Path, old: str, new: str) -> None:
     replace(copy, "config.ron", old, new)
     for use in (load_agent, restored):
         refused(copy, r"config\.ron asks for more than the \d+ numbers", use)
@@ -188,7 +188,7 @@ def test_a_network_larger_than_its_weights_is_not_made(copy: Path, old: str, new
 
 @pytest.mark.slow
 @pytest.mark.timeout(20)
-def test_a_world_of_very_many_types_is_refused_before_it_is_made(copy: Path) -> None:
+def test_an_environment_with_too_many_types_is_refused_before_creation(copy: Path) -> None:
     types = "".join(f'"{i}":(features:[]),' for i in range(30_000))
     replace(copy, "state.ron", '"stone":', f'{types}"stone":')
     refused(copy, "asks for more than")
@@ -196,7 +196,7 @@ def test_a_world_of_very_many_types_is_refused_before_it_is_made(copy: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(20)
-def test_a_type_of_very_many_features_is_refused_before_it_is_made(copy: Path) -> None:
+def test_a_type_with_too_many_features_is_refused_before_creation(copy: Path) -> None:
     names = "".join(f'"{i}",' for i in range(100_000))
     replace(copy, "state.ron", '"x",', f'"x",{names}')
     refused(copy, "asks for more than")
@@ -228,17 +228,17 @@ def test_very_many_unknown_settings_are_refused_in_time(copy: Path) -> None:
         ("obs_space: ObsSpace(", "obs_space: ObsSpace(more: 1, ", "expected the fields entities"),
         ('kind: "CategoricalActionSpace"', 'kind: "Any"', "expected one of the kinds Categorical"),
         ('"left",', "", "weights do not fit"),
-        ('"left"', '"right"', "every name must be given once"),
+        ('"left"', '"right"', "expected unique names"),
         ("State(", "", r"state\.ron cannot be read"),
     ],
 )
-def test_a_state_that_is_none_is_refused(copy: Path, old: str, new: str, message: str) -> None:
+def test_an_invalid_state_is_refused(copy: Path, old: str, new: str, message: str) -> None:
     replace(copy, "state.ron", old, new)
     refused(copy, message, restored)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e20])
-def test_weights_that_cannot_be_computed_with_are_refused(copy: Path, number: float) -> None:
+def test_unusable_weights_are_refused(copy: Path, number: float) -> None:
     name = "transformer.blocks.0.mlp.0.weight"
     change = with_tensors(lambda t: t[name].view(-1)[:1].fill_(number))
     rewrite(copy, "state.agent.safetensors", change)
@@ -246,7 +246,7 @@ def test_weights_that_cannot_be_computed_with_are_refused(copy: Path, number: fl
         refused(copy, f"got others in {name}; take an earlier", use)
 
 
-def test_weights_of_another_kind_of_number_are_refused(copy: Path) -> None:
+def test_weights_with_another_dtype_are_refused(copy: Path) -> None:
     def whole(tensors: dict[str, torch.Tensor]) -> None:
         name = "transformer.blocks.0.mlp.0.weight"
         tensors[name] = tensors[name].int()
@@ -268,7 +268,7 @@ MOMENT = "transformer.blocks.0.mlp.0.weight/exp_avg"
         (lambda t: t[f"{MOMENT[:-7]}step"].fill_(-1), "finite numbers of the shape"),
     ],
 )
-def test_moments_that_no_optimizer_keeps_are_refused(
+def test_impossible_optimizer_moments_are_refused(
     copy: Path, change: Callable[[dict[str, torch.Tensor]], object], message: str
 ) -> None:
     rewrite(copy, "state.optimizer.safetensors", with_tensors(change))
@@ -283,14 +283,14 @@ def test_moments_that_no_optimizer_keeps_are_refused(
         (lambda t: t.update({"ent_tunings/walk": torch.zeros(3)}), "ent_tunings/walk: expected"),
     ],
 )
-def test_what_a_loss_did_not_learn_is_refused(
+def test_impossible_loss_state_is_refused(
     copy: Path, change: Callable[[dict[str, torch.Tensor]], object], message: str
 ) -> None:
     rewrite(copy, "state.loss.safetensors", with_tensors(change))
     refused(copy, rf"state\.loss\.safetensors: .*{message}", restored)
 
 
-def test_projections_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+def test_mismatched_projections_are_refused(tmp_path: Path) -> None:
     published = copy_of_published(tmp_path)
     file = published / "state.agent.msgpack"
     content = msgpack.unpackb(file.read_bytes())
@@ -312,7 +312,7 @@ def test_a_damaged_save_does_not_end_a_run_that_has_an_earlier_one(copy: Path) -
     assert "state.agent.pt: a pickle" in said[0]
 
 
-def test_the_manifest_written_by_tests_is_that_of_saves(copy: Path) -> None:
+def test_the_manifest_written_by_tests_equals_that_of_the_writer(copy: Path) -> None:
     """Else the tests above refuse saves for what no writer writes."""
     before = json.loads((copy / "manifest.json").read_text())
     rewrite(copy, "state.ron", lambda data: data + b" ")

@@ -17,7 +17,7 @@ from tests.enn_trainer.checkpoints.builders import NEWEST
 FILES = {"config.ron": b"(a: 1)", "state.ron": b"\x80", "empty": b""}
 
 
-def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
+def test_saved_files_round_trip(tmp_path: Path) -> None:
     saved = writer.save(tmp_path, 12800, FILES, "test")
     assert saved.path.name == "step-000000012800"
     found = find(tmp_path)
@@ -26,12 +26,12 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     assert found.manifest["why"] == "test"
 
 
-def test_a_save_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_save_leaves_no_temporary_files(tmp_path: Path) -> None:
     writer.save(tmp_path, 1, FILES, "test")
     assert [p.name for p in tmp_path.iterdir()] == ["step-000000000001"]
 
 
-def test_verifying_a_save_that_is_deleted_meanwhile_says_that_it_is_gone(
+def test_verifying_a_save_that_is_deleted_meanwhile_raises_save_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not damaged, so that whoever looks for a save looks again."""
@@ -124,24 +124,24 @@ def test_no_file_outside_the_checkpoint_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["absent", "empty"])
-def test_nothing_to_load_is_an_error(tmp_path: Path, path: str) -> None:
+def test_loading_from_an_empty_folder_is_an_error(tmp_path: Path, path: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=path):
         find(tmp_path / path)
 
 
-def test_a_save_that_has_to_be_new_replaces_and_returns_no_other(tmp_path: Path) -> None:
+def test_a_save_that_must_be_new_does_not_replace_an_existing_save(tmp_path: Path) -> None:
     """Not even a damaged one: it is of another run."""
     writer.save(tmp_path, 1, FILES, "first")
     (tmp_path / saves.save_name(2)).mkdir()
     for step in (1, 2):
-        with pytest.raises(CheckpointError, match=f"step-{step:012d}: expected none, it is there"):
+        with pytest.raises(CheckpointError, match=f"step-{step:012d}: expected a new checkpoint"):
             writer.save(tmp_path, step, FILES, "second", if_exists="raise")
     assert saves.verify(tmp_path / saves.save_name(1)).manifest["why"] == "first"
     assert writer.save(tmp_path, 3, FILES, "third", if_exists="raise").step == 3
 
 
-def test_a_save_asked_for_makes_its_folder_and_tells_of_another_one_there(tmp_path: Path) -> None:
+def test_a_requested_save_creates_its_folder_and_reports_an_existing_save(tmp_path: Path) -> None:
     manager, said = load_checkpoint(NEWEST), list[str]()
     manager.say = said.append
     for _ in range(2):
@@ -152,12 +152,12 @@ def test_a_save_asked_for_makes_its_folder_and_tells_of_another_one_there(tmp_pa
     with torch.no_grad():
         next(iter(manager.state.agent.parameters())).add_(1.0)
     manager.checkpoint(str(saved.parent))
-    assert said == [f"{saved}: there already, with other weights; a save is never changed"]
+    assert said == [f"{saved}: exists already, with other weights; it is kept"]
     assert saves.verify(saved).manifest == before
 
 
 @pytest.mark.parametrize("step", [0, 1, 12800, 10**12, 2**63 - 1])
-def test_the_name_of_a_save_says_its_step(step: int) -> None:
+def test_the_name_of_a_save_contains_its_step(step: int) -> None:
     assert saves.step_of(Path("run") / saves.save_name(step)) == step
     assert saves.step_of(Path("." + saves.save_name(step))) is None
 

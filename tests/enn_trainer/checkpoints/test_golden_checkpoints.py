@@ -26,20 +26,20 @@ every_version = pytest.mark.parametrize("path", VERSIONS, ids=lambda path: path.
 OF_KINDS = sorted(WITH_KINDS.iterdir())
 
 
-def test_this_version_has_a_save() -> None:
+def test_this_version_has_a_golden_checkpoint() -> None:
     assert NEWEST in VERSIONS, "type: python tests/golden/make_checkpoint.py"
     assert WITH_KINDS / NEWEST.name in OF_KINDS, "type: python tests/golden/make_checkpoint.py"
 
 
 @every_version
-def test_it_is_whole_and_small(path: Path) -> None:
+def test_golden_checkpoint_is_complete_and_small(path: Path) -> None:
     (save,) = RunDir(path).saved_paths()
     assert saves.verify(save).step == 64
     assert sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) < 300_000
 
 
 @every_version
-def test_its_agent_says_what_it_said(path: Path) -> None:
+def test_golden_agent_reproduces_its_outputs(path: Path) -> None:
     cases = json.loads((path / "expected.json").read_text())
     for case, answer in zip(cases, said(path, [case["frame"] for case in cases]), strict=True):
         assert answer["value"] == pytest.approx(case["value"], abs=1e-6)
@@ -75,7 +75,7 @@ def steps_of(manager: StateManager) -> float:
 
 @pytest.mark.slow
 @every_version
-def test_its_run_takes_another_update(path: Path, tmp_path: Path) -> None:
+def test_golden_run_resumes(path: Path, tmp_path: Path) -> None:
     manager = resumed(tmp_path, path)
     assert steps_of(manager) == 18  # three epochs of two minibatches in each of three updates
     assert manager.state.reward_scaling is not None
@@ -83,9 +83,7 @@ def test_its_run_takes_another_update(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", OF_KINDS, ids=lambda path: path.name)
-def test_save_of_a_world_with_kinds_says_what_it_said_and_goes_on(
-    path: Path, tmp_path: Path
-) -> None:
+def test_golden_checkpoint_with_categorical_features_resumes(path: Path, tmp_path: Path) -> None:
     cases = json.loads((path / "expected.json").read_text())
     frames = [case["frame"] for case in cases]
     for case, answer in zip(cases, said(path, frames, labelled), strict=True):
@@ -100,7 +98,7 @@ def test_save_of_a_world_with_kinds_says_what_it_said_and_goes_on(
 # The first version of states
 
 
-def test_save_without_what_came_later_goes_on_with_defaults(tmp_path: Path) -> None:
+def test_old_golden_checkpoints_resume_with_defaults_of_new_fields(tmp_path: Path) -> None:
     path = resaved(tmp_path)
     assert load_agent(path).act(Farm().reset()).actions
     manager = resumed(tmp_path, path)

@@ -65,7 +65,7 @@ def test_directory_of_another_name_does_not_restart_the_run(name: str, tmp_path:
 
 
 @pytest.mark.slow
-def test_incomplete_newest_save_is_passed_over_by_the_run(
+def test_incomplete_newest_save_is_skipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = tmp_path / "run"
@@ -230,7 +230,7 @@ def test_pickle_in_the_place_of_a_file_of_a_save_is_not_run(tmp_path: Path) -> N
     assert not (tmp_path / "ran").exists()
 
 
-def test_option_with_a_value_that_cannot_be_read_is_no_success() -> None:
+def test_option_with_an_unreadable_value_fails() -> None:
     """`sys.exit(0)` came after a bad override, and continuous integration passed."""
     with pytest.raises(ConfigError, match=r"optim\.lr: expected float"):
         StateManager(overrides=[*SMALL, "optim.lr=fast"]).config  # noqa: B018

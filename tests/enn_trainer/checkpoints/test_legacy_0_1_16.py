@@ -39,7 +39,7 @@ def numbers(tensor: Any) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_state_is_that_of_the_files() -> None:
+def test_state_equals_the_files() -> None:
     state = StateManager(init_path=GOLDEN).state
     assert (state.step, state.restart, state.next_eval_step) == (4096, 0, None)
     world = CherryPick()
@@ -62,7 +62,7 @@ BY_HAND = {
 }
 
 
-def test_moments_are_those_of_the_parameters_in_the_file() -> None:
+def test_moments_belong_to_the_parameters_in_the_file() -> None:
     entries = file_of(GOLDEN, "state.optimizer.msgpack")["state"]
     restored = moments_of(StateManager(init_path=GOLDEN))
     for number, name in BY_HAND.items():
@@ -127,7 +127,7 @@ def test_folder_of_a_published_run_continues(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_every_network_continues_with_what_it_knew(name: str, tmp_path: Path) -> None:
+def test_every_published_network_keeps_its_weights_and_moments(name: str, tmp_path: Path) -> None:
     """Relative positions, translation, several actions and types, global ones.
 
     Our network's own gradient says which moment is of which parameter.
@@ -237,7 +237,7 @@ def unknown_number(content: Any) -> None:
         (dict.clear, "param_groups"),
     ],
 )
-def test_moments_of_something_else_are_refused(change: Any, message: str, copy: Path) -> None:
+def test_moments_of_other_parameters_are_refused(change: Any, message: str, copy: Path) -> None:
     changed_optimizer(copy, change)
     refused(copy, message)
     assert load_agent(copy).act(CherryPick().reset()).actions  # playing needs none
@@ -250,7 +250,7 @@ def test_damaged_moments_are_refused(data: bytes | None, copy: Path) -> None:
     refused(copy, r"state\.optimizer\.msgpack: cannot be read")
 
 
-def test_projections_that_do_not_fit_together_are_refused(copy: Path) -> None:
+def test_mismatched_projections_are_refused(copy: Path) -> None:
     content = file_of(copy, "state.agent.msgpack")
     content["backbone.blocks.0.attn.key.weight"] = packed(np.zeros((16, 3), np.float32))
     (copy / "state.agent.msgpack").write_bytes(msgpack.packb(content))
@@ -267,7 +267,7 @@ def test_every_cut_of_the_moments_is_found(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["state.optimizer.msgpack", "state.agent.msgpack", "config.ron"])
-def test_newest_valid_one_of_several_is_taken(
+def test_newest_valid_checkpoint_is_used(
     name: str, copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The published program took any directory that ends in twelve digits, and only that."""
@@ -281,7 +281,7 @@ def test_newest_valid_one_of_several_is_taken(
     assert f"latest-step000000009000/{name}" in said or "config.ron" in name
 
 
-def test_run_without_a_valid_one_is_refused(copy: Path) -> None:
+def test_run_without_a_valid_checkpoint_is_refused(copy: Path) -> None:
     (copy / "state.agent.msgpack").unlink()
     refused(copy.parent, r"no valid checkpoint: .*state\.agent\.msgpack: cannot be read")
 
@@ -290,13 +290,13 @@ def test_run_without_a_valid_one_is_refused(copy: Path) -> None:
     ("file", "old", "new", "message"),
     [
         ("config.ron", "version: 4", "version: 10", "version: expected 0 to 9, .* got 10"),
-        ("config.ron", "    version: 4,\n", "", "version: expected the number .* got None"),
-        ("config.ron", "vf_net: None", "vf_net: RogueNetConfig()", "without vf_net"),
+        ("config.ron", "    version: 4,\n", "", "version: expected the version number .* got None"),
+        ("config.ron", "vf_net: None", "vf_net: RogueNetConfig()", "vf_net: expected none"),
         ("state.ron", "restart: 0", "restart: -1", "restart: expected a number of at least 0"),
         ("state.ron", "next_eval_step: None", "next_eval_step: x", "next_eval_step: expected"),
     ],
 )
-def test_what_was_not_so_is_refused(
+def test_content_that_0_1_16_never_wrote_is_refused(
     file: str, old: str, new: str, message: str, copy: Path
 ) -> None:
     text = (copy / file).read_text()
@@ -337,7 +337,7 @@ def test_pickles_of_hyperstate_are_refused_and_not_run(
     state = (copy / "state.ron").read_text()
     (copy / "state.ron").write_text(state.replace("<blob:msgpack>", mark))
     for path in (copy, copy.parent):
-        refused(path, "got pickles; reading a pickle runs what is in it")
+        refused(path, "got pickles, which can execute code")
         with pytest.raises(CheckpointError, match="got pickles"):
             load_agent(path)
     with pytest.raises(CheckpointError, match="got pickles"):
@@ -345,12 +345,12 @@ def test_pickles_of_hyperstate_are_refused_and_not_run(
     assert not run.exists()
 
 
-def test_pickle_beside_the_tensors_is_refused(copy: Path) -> None:
+def test_checkpoint_with_a_pickle_and_tensors_is_refused(copy: Path) -> None:
     (copy / "state.agent.pickle").write_bytes(b"")
     refused(copy, "got pickles")
 
 
-def test_nothing_of_a_published_checkpoint_is_changed(copy: Path) -> None:
+def test_published_checkpoint_is_never_modified(copy: Path) -> None:
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
     assert StateManager(init_path=copy).state.step == 4096
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before

@@ -86,7 +86,7 @@ def _done(status: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", [*READERS])
-def test_newest_save_is_read_beside_a_run_that_keeps_one(
+def test_newest_save_is_read_while_a_run_keeps_a_single_save(
     tmp_path: Path, files: dict[str, bytes], reader: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = SavingRun(tmp_path / "run", files)
@@ -100,7 +100,7 @@ def test_newest_save_is_read_beside_a_run_that_keeps_one(
 
 
 @pytest.mark.parametrize("name", ["read_manifest", "OpenFiles"])
-def test_save_that_is_deleted_while_it_is_verified_is_looked_for_again(
+def test_lookup_retries_if_a_save_is_deleted_during_verification(
     tmp_path: Path, files: dict[str, bytes], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = SavingRun(tmp_path / "run", files)
@@ -124,7 +124,7 @@ def test_save_that_is_deleted_while_it_is_verified_is_looked_for_again(
     assert not said
 
 
-def test_saves_that_vanish_every_time_are_an_error(
+def test_lookup_fails_if_every_save_is_deleted_meanwhile(
     tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SavingRun(tmp_path / "run", files)
@@ -142,9 +142,7 @@ def test_saves_that_vanish_every_time_are_an_error(
     assert step == 120
 
 
-def test_save_that_was_found_is_read_after_it_is_deleted(
-    tmp_path: Path, files: dict[str, bytes]
-) -> None:
+def test_open_save_is_readable_after_deletion(tmp_path: Path, files: dict[str, bytes]) -> None:
     """A run is configured, its environments begin, and only then its state is read."""
     one = SavingRun(tmp_path / "run", files)
     saved = lookup.find(tmp_path / "run")
@@ -178,7 +176,7 @@ def test_files_of_a_save_are_closed_once_the_state_is_read(
     assert not is_open()
 
 
-def test_save_that_is_deleted_once_it_was_found_is_looked_for_again(
+def test_lookup_retries_if_a_resolved_save_is_deleted(
     tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes before anybody has looked for its manifest."""
@@ -220,7 +218,7 @@ def save_that_is_replaced_once_its_manifest_is_read(
     monkeypatch.setattr(checkpoint, "read_manifest", replaced)
 
 
-def test_save_that_is_replaced_while_it_is_read_is_looked_at_again(
+def test_lookup_retries_if_a_save_is_replaced_while_reading(
     tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its manifest is of before, its files of afterwards."""
@@ -230,7 +228,7 @@ def test_save_that_is_replaced_while_it_is_read_is_looked_at_again(
     assert saved.read("state.ron") == b"other"
 
 
-def test_save_that_is_replaced_while_it_is_listed_is_valid(
+def test_save_replaced_while_listing_is_valid(
     tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_that_is_replaced_once_its_manifest_is_read(tmp_path, files, monkeypatch)

@@ -96,7 +96,7 @@ def test_manifest_with_a_wrong_field_is_damaged_for_every_command(
 
 
 @pytest.mark.parametrize("value", [None, True, 3, 0.5, "text"])
-def test_facts_of_a_later_writer_are_shown(
+def test_unknown_fields_of_later_versions_are_shown(
     value: object, run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another field in a manifest of this format is no reason to lose a save."""
@@ -111,7 +111,7 @@ OPTIONAL = ("packages", "python", "git", "command", "host", "run_name", "seed", 
 @pytest.mark.parametrize(
     "fields", [*((name,) for name in (*OPTIONAL, "metrics", "time_used")), OPTIONAL]
 )
-def test_fields_that_need_not_be_there_are_not_missed(
+def test_optional_fields_may_be_missing(
     fields: tuple[str, ...], run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newest = at(run_dir, 72)
@@ -132,7 +132,7 @@ def test_fields_that_need_not_be_there_are_not_missed(
 
 
 @pytest.mark.parametrize("name", ["step-000000000099", "step-0000000000072"])
-def test_save_whose_name_and_manifest_disagree_is_damaged(
+def test_save_with_a_name_of_another_step_is_damaged(
     name: str, run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither newest, nor old enough to be deleted: nobody knows which of the two is wrong."""
@@ -155,13 +155,13 @@ def test_save_whose_name_and_manifest_disagree_is_damaged(
     assert load_checkpoint(run_dir).state.step == 72
 
 
-def test_save_under_a_name_of_its_own_is_loaded(run_dir: Path, tmp_path: Path) -> None:
+def test_save_with_a_custom_name_is_loaded(run_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(at(run_dir, 72), tmp_path / "champion")
     assert load_checkpoint(tmp_path / "champion").state.step == 72
 
 
 @pytest.mark.slow
-def test_run_folder_called_like_a_save_is_a_run(
+def test_run_folder_named_like_a_save_is_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
@@ -185,7 +185,7 @@ def prune_of(run_dir: Path) -> list[str]:
     return [*RunDir(run_dir).prune(CheckpointConfig()).deleted]
 
 
-def test_save_that_lost_its_manifest_is_still_a_damaged_save(run_dir: Path) -> None:
+def test_save_without_manifest_counts_as_damaged(run_dir: Path) -> None:
     (at(run_dir, 72) / "manifest.json").unlink()
     assert [e.kind for e in RunDir(run_dir).entries() if e.path == at(run_dir, 72)] == ["damaged"]
     with pytest.raises(CheckpointError, match=r"manifest\.json: cannot be read"):
@@ -196,9 +196,7 @@ def test_save_that_lost_its_manifest_is_still_a_damaged_save(run_dir: Path) -> N
     ("name", "value"),
     [("count", -5), ("mean", float("inf")), ("squares_sum", float("inf")), ("squares_sum", -1.0)],
 )
-def test_input_statistics_that_no_data_have_are_refused(
-    name: str, value: float, run_dir: Path
-) -> None:
+def test_impossible_input_statistics_are_refused(name: str, value: float, run_dir: Path) -> None:
     newest, file = at(run_dir, 72), "state.agent.safetensors"
     files = {path.name: path.read_bytes() for path in newest.iterdir()}
     tensors = load(files[file])

@@ -104,7 +104,7 @@ def test_opponent_of_a_save_that_is_a_bot_is_not_imported(
 
 
 @pytest.mark.parametrize("door", RUN_DOORS)
-def test_opponent_that_left_the_pool_but_plays_on_is_not_imported(
+def test_removed_opponent_in_a_running_game_is_not_imported(
     door: str, duel_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name_member(duel_run, BOT, is_in_pool=False)
@@ -116,7 +116,7 @@ def test_opponent_that_left_the_pool_but_plays_on_is_not_imported(
     ("kind", "origin"),
     [("random", BOT), ("network", BOT), ("random", "snapshot"), ("bot", "random"), ("bot", "run")],
 )
-def test_origin_that_does_not_fit_the_kind_of_an_opponent_is_refused(
+def test_origin_that_does_not_match_the_kind_of_opponent_is_refused(
     kind: str, origin: str, duel_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name_member(duel_run, origin, kind)
@@ -161,7 +161,7 @@ def test_opponent_that_the_command_line_or_its_file_names_plays(
 
 
 @pytest.mark.slow
-def test_program_asks_for_bots_of_the_state_unless_it_makes_them(duel_run: Path) -> None:
+def test_program_checks_bots_of_the_state_unless_it_creates_them(duel_run: Path) -> None:
     manager = StateManager(checkpoint_dir=duel_run, overrides=[ONE_MORE])
     with pytest.raises(ConfigError, match=f"selfplay.opponents: .*'{BOT}' from opponent Greedy"):
         train(manager, Duel)
@@ -181,7 +181,7 @@ def test_program_asks_for_bots_of_the_state_unless_it_makes_them(duel_run: Path)
 
 
 @pytest.mark.slow
-def test_bots_of_a_file_are_not_asked_for_when_its_command_is_repeated(
+def test_bots_of_a_config_file_are_trusted_when_its_command_is_repeated(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings = [*POOL, "total_timesteps=144", "data_dir=.", "selfplay.snapshot_every=0"]
@@ -307,7 +307,7 @@ def test_evaluations_and_exploiters_do_not_use_the_ray_settings_of_a_save(
 
 
 @pytest.mark.slow
-def test_run_whose_evaluations_have_files_on_a_cluster_is_measured_here(
+def test_evaluation_ignores_cluster_files_of_a_save(
     duel_run: Path, joined: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The settings of files are for `eval.ray`, which the commands leave out."""
@@ -360,7 +360,7 @@ def test_arguments_that_a_save_draws_are_refused_if_they_may_name_a_module(
 
 
 @pytest.mark.slow
-def test_drawn_arguments_with_colons_are_not_asked_for_if_they_are_typed(
+def test_drawn_arguments_with_colons_are_trusted_if_typed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     vary = 'env.vary={"text": "choice \\"a:b\\" \\"c:d\\""}'
@@ -371,7 +371,7 @@ def test_drawn_arguments_with_colons_are_not_asked_for_if_they_are_typed(
 
 
 @pytest.mark.slow
-def test_damaged_episodes_of_a_save_are_refused_by_name(
+def test_damaged_episodes_of_a_save_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     typed = [f"env.id={WORLD}", *SMALL, "data_dir=."]

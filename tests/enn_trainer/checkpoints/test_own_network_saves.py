@@ -87,19 +87,19 @@ def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (RingFirst, r"labels of do: reordered \['wait', 'ring'\]"),
     ],
 )
-def test_own_network_does_not_begin_with_weights_of_names_in_another_order(
+def test_custom_network_refuses_init_weights_with_names_in_another_order(
     own_run: Path, tmp_path: Path, world: type[Hourly], difference: str
 ) -> None:
     """Its tensors cannot be moved by name, and their shapes do not tell."""
     overrides = [*SMALL, f"data_dir={tmp_path}", "total_timesteps=24"]
-    with pytest.raises(CheckpointError, match=f"--init-from: .* of another world: {difference}"):
+    with pytest.raises(CheckpointError, match=f"--init-from: .* another environment: {difference}"):
         train(StateManager(overrides=overrides, init_from=own_run), world, agent=Simple())
     same = StateManager(overrides=overrides, init_from=own_run)
     train(same, Hourly, agent=Simple())
     assert same.state.step == 24
 
 
-def test_own_network_begins_with_a_save_that_is_read_once(
+def test_custom_network_reads_its_initial_weights_once(
     own_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run of the save may go on, and delete it after it was found."""
@@ -116,13 +116,13 @@ def test_own_network_begins_with_a_save_that_is_read_once(
     train(StateManager(overrides=overrides, init_from=folder), Hourly, agent=Simple())
 
 
-def test_save_of_a_network_of_ones_own_is_said_to_be_one(
+def test_save_of_a_custom_network_is_reported_as_such(
     own_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = ["--env", f"{__name__}:Hourly"]
     for command in (["diff", str(own_run)], ["evolve", str(own_run), "--to", str(tmp_path / "a")]):
         assert enn(["checkpoints", *command, *world]) == 2
-        assert "the weights are those of a network of your own" in capsys.readouterr().err
+        assert "got weights of a custom network" in capsys.readouterr().err
     overrides = [*SMALL, f"data_dir={tmp_path}"]
-    with pytest.raises(CheckpointError, match=r"of a network of your own, with choose\.bias"):
+    with pytest.raises(CheckpointError, match=r"of a custom network, with choose\.bias"):
         train(StateManager(overrides=overrides, init_from=own_run), Hourly)

@@ -59,7 +59,7 @@ MASKS = {
 every_run = pytest.mark.parametrize("name", WORLDS)
 
 
-def test_all_of_them_are_here_and_small() -> None:
+def test_published_checkpoints_are_complete_and_small() -> None:
     assert {path.parent.parent.name for path in GOLDEN.glob("*/*/state.ron")} == set(WORLDS)
     for name in WORLDS:
         files = [path for path in (GOLDEN / name).rglob("*") if path.is_file()]
@@ -88,7 +88,7 @@ def observation(frame: Mapping[str, Any]) -> Observation:
 
 
 @every_run
-def test_agent_says_what_it_said(name: str) -> None:
+def test_published_agent_reproduces_its_outputs(name: str) -> None:
     agent = load_agent(GOLDEN / name)
     for case in expected_of(name)["cases"]:
         obs = batch_obs([observation(case["frame"])], agent.obs_space, agent.action_space)
@@ -104,7 +104,7 @@ def test_agent_says_what_it_said(name: str) -> None:
 
 
 @every_run
-def test_it_plays(name: str) -> None:
+def test_published_agent_plays(name: str) -> None:
     agent = load_agent(GOLDEN / name)
     actions, value = agent.act(WORLDS[name]().reset())
     assert actions
@@ -143,7 +143,7 @@ UNUSED = {
 
 
 @every_run
-def test_moments_are_those_of_the_file_by_name(name: str) -> None:
+def test_published_moments_are_loaded_by_name(name: str) -> None:
     save = GOLDEN / name / NAME
     content = msgpack.unpackb(
         (save / "state.optimizer.msgpack").read_bytes(), strict_map_key=False
@@ -163,7 +163,7 @@ def test_moments_are_those_of_the_file_by_name(name: str) -> None:
     assert steps <= set(range(1, 25))  # four updates of 3 * 2 steps at most
 
 
-def test_projections_that_said_nothing_begin_anew() -> None:
+def test_moments_of_unused_projections_restart() -> None:
     """Row B36. With moments of 0 after many steps, their first steps would be far too large."""
     state = StateManager(init_path=GOLDEN / "hunt_by_type").state
     moments = moments_of(state)
@@ -178,7 +178,7 @@ def test_projections_that_said_nothing_begin_anew() -> None:
 
 
 @every_run
-def test_clocks_are_those_of_the_file(name: str) -> None:
+def test_published_step_counters_are_loaded(name: str) -> None:
     state = StateManager(init_path=GOLDEN / name).state
     world = WORLDS[name]()
     assert (state.step, state.restart) == (512, 0)
@@ -191,7 +191,7 @@ ALL_DECAYS = 'optim.groups=[(pattern: "*", weight_decay: 0.01)]'
 
 
 @pytest.mark.parametrize("name", sorted(WORLDS.keys() - {"hunt_by_type"}))
-def test_next_optimizer_step_is_the_one_of_the_published_program(name: str) -> None:
+def test_next_optimizer_step_equals_that_of_the_published_program(name: str) -> None:
     """Of the same minibatch, with the statistics of the features held fixed in both.
 
     Where one projection has the place of several, as with `hunt_by_type`, it takes one step where
@@ -297,7 +297,7 @@ def continued(
 
 @pytest.mark.slow
 @every_run
-def test_run_takes_two_more_updates(name: str, tmp_path: Path) -> None:
+def test_published_run_resumes_for_two_updates(name: str, tmp_path: Path) -> None:
     """Its folder has an older save and something else beside the newest one."""
     old = tmp_path / "old"
     shutil.copytree(GOLDEN / name, old)
@@ -312,7 +312,7 @@ def test_run_takes_two_more_updates(name: str, tmp_path: Path) -> None:
 
 
 @every_run
-def test_it_can_be_written_anew_and_says_the_same(name: str, tmp_path: Path) -> None:
+def test_upgraded_checkpoint_reproduces_its_outputs(name: str, tmp_path: Path) -> None:
     upgrade_checkpoint(GOLDEN / name, tmp_path / "new")
     expected, got = StateManager(init_path=GOLDEN / name), StateManager(init_path=tmp_path / "new")
     for key, tensor in expected.state.agent.state_dict().items():
@@ -333,14 +333,14 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / request.param
 
 
-def test_run_without_its_optimizer_plays_and_says_what_is_missing(run: Path) -> None:
+def test_published_run_without_optimizer_plays_but_cannot_resume(run: Path) -> None:
     expected = StateManager(init_path=run).state.agent.state_dict()
     (run / NAME / "state.optimizer.msgpack").unlink()
     assert load_agent(run).act(WORLDS[run.name]().reset()).actions
     with pytest.raises(CheckpointError, match=r"state\.optimizer\.msgpack: cannot be read") as said:
         StateManager(init_path=run).state  # noqa: B018
     assert "\n" not in str(said.value)
-    assert str(said.value).endswith("can begin with the weights alone, by --init-from")
+    assert str(said.value).endswith("use --init-from to start a new run with the weights alone")
     begun = StateManager(init_path=run / NAME / "config.ron", init_from=run)
     begun.set_deserialize_ctx("obs_space", WORLDS[run.name]().obs_space())
     begun.set_deserialize_ctx("action_space", WORLDS[run.name]().action_space())
@@ -379,7 +379,7 @@ def test_configuration_of_another_network_is_refused(run: Path) -> None:
         assert "\n" not in str(said.value)
 
 
-def test_newest_valid_one_is_taken_where_the_newest_is_damaged(
+def test_newest_valid_published_checkpoint_is_used_if_the_newest_is_damaged(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newer = shutil.copytree(run / NAME, run / "latest-step000000000640")
@@ -396,7 +396,7 @@ def test_newest_valid_one_is_taken_where_the_newest_is_damaged(
     "odd",
     ["latest-step", "latest-step-00000000900", "latest-step9e9", "latest-step000000000900.tmp"],
 )
-def test_folder_that_is_called_otherwise_is_passed_over(odd: str, run: Path) -> None:
+def test_folder_with_another_name_is_ignored(odd: str, run: Path) -> None:
     shutil.copytree(run / NAME, run / odd)
     (run / odd / "state.ron").unlink()
     assert find(run).path == run / NAME
@@ -405,7 +405,7 @@ def test_folder_that_is_called_otherwise_is_passed_over(odd: str, run: Path) -> 
 @pytest.mark.parametrize(
     "odd", ["latest-step1000000000000", "latest-step0", "latest-step\u0665\u0661\u0662"]
 )
-def test_numbers_of_other_lengths_are_numbers(odd: str, run: Path) -> None:
+def test_other_number_formats_are_read(odd: str, run: Path) -> None:
     """Beyond 999,999,999,999 frames a name has more than twelve digits."""
     (run / NAME).rename(run / odd)
     assert find(run).path == run / odd

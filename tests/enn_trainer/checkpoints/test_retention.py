@@ -71,19 +71,19 @@ def test_best_saves_are_kept_in_either_direction(best: str, expected: list[int])
     assert kept(policy, *saves) == sorted([*expected, 6])
 
 
-def test_of_equally_good_saves_the_earlier_is_best() -> None:
+def test_earlier_save_is_best_in_a_tie() -> None:
     policy = CheckpointConfig(keep=1, best=["a max"])
     assert kept(policy, at(1, a=3), at(2, a=3), at(3, a=1)) == [1, 3]
 
 
-def test_what_is_no_number_is_never_best() -> None:
+def test_metrics_that_are_not_finite_are_never_best() -> None:
     """The manifest of another program may hold anything."""
     nan, text = at(1, a=float("nan")), at(2, a="3")  # type: ignore[arg-type]
     policy = CheckpointConfig(keep=1, best=["a max", "a min"])
     assert kept(policy, nan, text, {"step": 3, "metrics": None}, at(4, a=1), at(5)) == [4, 5]
 
 
-def test_pinned_saves_are_kept_and_each_save_says_why() -> None:
+def test_pinned_saves_are_kept_and_reasons_are_reported() -> None:
     policy = CheckpointConfig(keep=1, keep_every_steps=10, best=["a max"])
     saves = manifests(at(3), at(4), at(10, a=1), at(11))
     assert reasons_to_keep(saves, policy, {"4"}) == {
@@ -94,7 +94,7 @@ def test_pinned_saves_are_kept_and_each_save_says_why() -> None:
     }
 
 
-def test_a_save_is_due_when_it_begins_a_window_or_is_best() -> None:
+def test_a_save_is_due_if_first_of_a_window_or_best() -> None:
     policy = CheckpointConfig(keep_every_steps=10, keep_every_minutes=1, best=["a max"])
     saves = manifests(at(0), at(12, 1.5, a=5))
 
@@ -117,7 +117,7 @@ def test_a_save_is_due_when_it_begins_a_window_or_is_best() -> None:
     st.integers(1, 20),
     st.integers(1, 3),
 )
-def test_deleting_after_each_save_keeps_what_deleting_at_the_end_does(
+def test_pruning_after_each_save_equals_pruning_at_the_end(
     made: list[tuple[int, float, float | None]], keep_newest: int, window: int, keep_best: int
 ) -> None:
     """So that pruning by hand, later, decides as the run did; and the newest is never deleted."""
@@ -153,7 +153,7 @@ def test_only_valid_saves_count_as_kept(tmp_path: Path) -> None:
     assert find(tmp_path).step == 4
 
 
-def test_what_is_no_save_of_ours_is_left_alone(tmp_path: Path) -> None:
+def test_other_files_are_not_deleted(tmp_path: Path) -> None:
     """B60: neither counted nor deleted, whatever it is called."""
     for step in (1, 2):
         save(tmp_path, step)
@@ -170,7 +170,7 @@ def test_what_is_no_save_of_ours_is_left_alone(tmp_path: Path) -> None:
     )
 
 
-def test_dry_run_says_what_would_go_and_changes_nothing(tmp_path: Path) -> None:
+def test_dry_run_reports_deletions_without_deleting(tmp_path: Path) -> None:
     for step in (1, 2):
         save(tmp_path, step)
     before = names(tmp_path)
@@ -200,7 +200,7 @@ def test_nothing_is_deleted_while_pins_cannot_be_read(tmp_path: Path, text: str)
 
 def test_pins_that_are_a_folder_or_huge_are_refused(tmp_path: Path) -> None:
     (tmp_path / PINS).write_bytes(b" " * (1 << 21))
-    with pytest.raises(CheckpointError, match="larger"):
+    with pytest.raises(CheckpointError, match="expected at most 1048576 bytes"):
         RunDir(tmp_path).pins()
     (tmp_path / PINS).unlink()
     (tmp_path / PINS).mkdir()
@@ -208,7 +208,7 @@ def test_pins_that_are_a_folder_or_huge_are_refused(tmp_path: Path) -> None:
         RunDir(tmp_path).pins()
 
 
-def test_index_is_made_of_the_directories(tmp_path: Path) -> None:
+def test_index_is_rebuilt_from_the_directories(tmp_path: Path) -> None:
     """U54: step, time, metrics, size, hash and why."""
     path = save(tmp_path, 7, time_used=12.5, metrics={"a": 1.5}, seed=3)
     (tmp_path / INDEX).write_text("nonsense")
@@ -227,7 +227,7 @@ def test_index_is_made_of_the_directories(tmp_path: Path) -> None:
     }
 
 
-def test_what_was_verified_is_read_again_only_when_it_changed(
+def test_verified_saves_are_read_again_only_if_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
@@ -241,13 +241,13 @@ def test_what_was_verified_is_read_again_only_when_it_changed(
     known, policy = VerifiedSaves(), CheckpointConfig(keep=9)
     for step in (1, 2, 3):
         save(tmp_path, step)
-    RunDir(tmp_path).prune(policy, known=known)
+    RunDir(tmp_path).prune(policy, valid=known)
     assert sorted(read) == ["1", "2", "3"]
     (tmp_path / "step-000000000002" / "empty").write_bytes(b"")  # same size, another time
-    assert len(RunDir(tmp_path).prune(policy, known=known).reasons) == 3
+    assert len(RunDir(tmp_path).prune(policy, valid=known).reasons) == 3
     assert sorted(read) == ["1", "2", "2", "3"]
     (tmp_path / "step-000000000003" / "empty").write_bytes(b"x")
-    assert len(RunDir(tmp_path).prune(policy, known=known).reasons) == 2
+    assert len(RunDir(tmp_path).prune(policy, valid=known).reasons) == 2
 
 
 @pytest.mark.parametrize(
@@ -262,6 +262,6 @@ def test_what_was_verified_is_read_again_only_when_it_changed(
         ({"best": ["a max", "a up"]}, r"best\[1\]: expected a metric and max or min"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(override: dict[str, Any], message: str) -> None:
+def test_invalid_retention_settings_are_refused(override: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CheckpointConfig(**override)

@@ -17,7 +17,7 @@ from enn_trainer.checkpoints.run_dir import RunDir, new_run_dir
 from enn_trainer.cli import run as enn
 from enn_trainer.cli.plot_command import read_run
 from enn_trainer.config import EnvConfig
-from enn_trainer.experience.handed_in import HANDED_IN, record_world
+from enn_trainer.experience.env_names import PASSED_FROM_PYTHON, record_env_name
 from entity_env.examples import Xor
 from tests.enn_trainer.builders import SCRIPT, SMALL, run_small
 from tests.enn_trainer.worlds import Meadow, Pasture
@@ -89,7 +89,7 @@ def test_a_run_is_saved_by_default_with_everything_in_one_folder(
     assert names("runs") == {"Xor-1", "Xor-2"}
 
 
-def test_no_save_makes_no_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_save_writes_no_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
     assert enn(["train", "env.id=Xor", *SMALL, "--no-save"]) == 0
     out = capsys.readouterr().out
     assert "saved" not in out
@@ -101,7 +101,7 @@ def test_no_save_makes_no_checkpoints(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--no-save and --checkpoint-dir" in capsys.readouterr().err
 
 
-def test_a_world_without_a_name_has_metrics_in_a_folder_without_spaces() -> None:
+def test_an_unnamed_environment_gets_a_folder_without_spaces() -> None:
     manager = StateManager(overrides=SMALL)
     train(manager, lambda: Xor())
     (folder,) = Path("runs").iterdir()
@@ -115,12 +115,12 @@ def test_the_default_folder_is_below_data_dir() -> None:
 
 
 @pytest.mark.parametrize("more", [["--dry-run"], ["--print-config"], ['env.kwargs={"a":1}']])
-def test_a_run_that_does_not_begin_leaves_no_folder(more: list[str]) -> None:
+def test_a_run_that_fails_to_start_leaves_no_folder(more: list[str]) -> None:
     enn(["train", "env.id=Xor", *SMALL, *more])
     assert not list(Path().glob("runs/*"))
 
 
-def test_a_manager_made_by_hand_saves_nothing_without_a_folder() -> None:
+def test_a_manager_in_python_saves_nothing_without_a_folder() -> None:
     manager = StateManager(overrides=SMALL)
     assert train(manager, Xor).checkpoint is None
     assert manager.checkpoint_dir is None
@@ -260,7 +260,7 @@ def test_runs_are_listed_with_metrics_in_either_place(
     assert all(line.endswith(("kB", "MB")) for line in lines[1:]), "sizes that one can read"
 
 
-def test_a_folder_without_runs_is_said_to_have_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_listing_a_folder_without_runs_reports_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert enn(["runs"]) == 0
     assert capsys.readouterr().out == "runs: no runs here\n"
     assert enn(["runs", ".", "--json"]) == 0
@@ -281,12 +281,12 @@ def test_a_damaged_save_is_no_obstacle_to_a_list(capsys: pytest.CaptureFixture[s
     assert "0" in row[2:]  # the save of step 0 is left
 
 
-# The world that was handed in.
+# Environments that are passed from Python.
 
 
 def recorded(env: Any, before: str = "MoveToOrigin", folder: Path | None = None) -> str:
     config = EnvConfig(id=before)
-    record_world(config, env, folder or Path.cwd())
+    record_env_name(config, env, folder or Path.cwd())
     return config.id
 
 
@@ -302,7 +302,7 @@ def many(config: Any, num_envs: int, processes: int, first: int) -> Any:
     raise NotImplementedError
 
 
-def test_a_world_that_was_handed_in_is_named_for_commands() -> None:
+def test_an_environment_passed_from_python_is_recorded_for_commands() -> None:
     class Local(Meadow):
         pass
 
@@ -311,12 +311,12 @@ def test_a_world_that_was_handed_in_is_named_for_commands() -> None:
     assert recorded(Meadow, before="Xor") == "tests.enn_trainer.worlds:Meadow"
     assert recorded(one_meadow) == f"{__name__}:one_meadow"
     unnamed = [Local, lambda: Meadow(), unannotated, functools.partial(Meadow)]
-    assert {recorded(env) for env in unnamed} == {HANDED_IN}
+    assert {recorded(env) for env in unnamed} == {PASSED_FROM_PYTHON}
     assert recorded(many, before="mine") == "mine", "which a factory may read"
 
 
 @pytest.mark.slow
-def test_a_run_records_the_world_that_was_handed_in(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_records_the_environment_argument(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.ron").write_text("TrainConfig(version: 5, total_timesteps: 72)")
     settings = [setting for setting in SMALL if "total" not in setting]
     for existing in ("refuse", "resume"):
@@ -331,16 +331,18 @@ def test_a_run_records_the_world_that_was_handed_in(capsys: pytest.CaptureFixtur
     train(StateManager(overrides=SMALL, checkpoint_dir="b"), lambda: Meadow())
     capsys.readouterr()
     assert enn(["checkpoints", "show", "b"]) == 0
-    assert "handed in by a program" in capsys.readouterr().out
+    assert "passed from Python" in capsys.readouterr().out
     assert enn(["resume", "b"]) == 2
-    assert "a program handed it in, and can continue the run" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "passed from Python; continue the run by that program" in err
+    assert "--checkpoint-dir and --resume" in err
 
 
 @pytest.mark.slow
-def test_a_world_that_is_typed_for_a_program_with_its_own_is_said_to_be_unused(
+def test_typed_environment_is_reported_as_unused_if_the_program_passes_its_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    unused = "env.id=Xor: not used, the program hands in another"
+    unused = "env.id=Xor: not used, the program passes another environment"
     train(StateManager(overrides=[*SMALL, "env.id=Xor"]), Meadow)
     assert unused in capsys.readouterr().out
     train(StateManager(overrides=[*SMALL, "env.id=tests.enn_trainer.worlds:Meadow"]), Meadow)
@@ -349,12 +351,12 @@ def test_a_world_that_is_typed_for_a_program_with_its_own_is_said_to_be_unused(
 
 
 @pytest.mark.slow
-def test_episodes_of_a_save_that_names_the_default_world_continue(
+def test_episodes_of_a_save_with_the_default_env_id_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Programs of earlier releases saved `MoveToOrigin`, whatever they handed in."""
+    """Programs of earlier releases saved `MoveToOrigin`, whatever the environment argument."""
     with monkeypatch.context() as earlier:
-        earlier.setattr("enn_trainer.run.open_run.record_world", lambda *_: None)
+        earlier.setattr("enn_trainer.run.open_run.record_env_name", lambda *_: None)
         run_small(Path(), "total_timesteps=24", env=Pasture, checkpoint_dir=Path("a"))
     for total in (48, 72):
         more = f"total_timesteps={total}"
@@ -366,7 +368,7 @@ def test_episodes_of_a_save_that_names_the_default_world_continue(
 
 
 @pytest.mark.slow
-def test_the_commands_that_are_printed_for_a_program_work(
+def test_commands_printed_for_a_program_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "sub").mkdir()
@@ -411,7 +413,7 @@ def test_resume_is_train_in_the_folder(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_a_signal_ends_is_saved_and_has_the_status_of_the_signal(
+def test_a_run_ended_by_a_signal_is_saved_and_exits_with_its_status(
     number: int, status: int
 ) -> None:
     arguments = [*ENN, "train", "env.id=Xor", *SMALL, "total_timesteps=10000000"]
@@ -426,7 +428,7 @@ def test_a_run_that_a_signal_ends_is_saved_and_has_the_status_of_the_signal(
 
 
 @pytest.mark.slow
-def test_a_program_that_a_signal_ends_has_its_status() -> None:
+def test_a_program_ended_by_a_signal_exits_with_its_status() -> None:
     raising = PROGRAM.replace(
         "    train(state_manager, Orchard)",
         "    import signal\n"

@@ -59,7 +59,7 @@ class Holder:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_second_process_is_refused_before_it_does_anything(
+def test_second_process_is_refused_before_any_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"
@@ -68,7 +68,7 @@ def test_second_process_is_refused_before_it_does_anything(
         arguments = ["train", *SMALL, f"data_dir={tmp_path}", "--checkpoint-dir", str(run_dir)]
         assert enn(arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"error: {run_dir}: expected a run that nobody trains, process ")
+        assert line.startswith(f"error: {run_dir}: expected a run that is not locked, process ")
         assert f" {holder.process.pid} on " in line
         assert [p.name for p in run_dir.iterdir()] == [LOCK], "nothing was begun"
         assert [p.name for p in tmp_path.iterdir()] == ["run"]
@@ -77,7 +77,7 @@ def test_second_process_is_refused_before_it_does_anything(
         assert enn(arguments) == 0, "the lock is gone with its process"
 
 
-def test_folder_is_free_again_after_close_and_readable_all_the_time(tmp_path: Path) -> None:
+def test_folder_is_unlocked_after_close_and_always_readable(tmp_path: Path) -> None:
     def manager() -> StateManager:
         where: Any = {"checkpoint_dir": tmp_path / "run"}
         return StateManager(overrides=[*SMALL, f"data_dir={tmp_path}"], **where)
@@ -89,7 +89,7 @@ def test_folder_is_free_again_after_close_and_readable_all_the_time(tmp_path: Pa
     Trainer(manager(), Meadow).close()
 
 
-def test_folder_is_free_after_a_run_that_could_not_begin(tmp_path: Path) -> None:
+def test_folder_is_unlocked_after_a_failed_start(tmp_path: Path) -> None:
     settings = [*SMALL, f"data_dir={tmp_path}", "env.kwargs={'a': 1}".replace("'", '"')]
     with pytest.raises(ValueError):  # noqa: PT011 (whatever the world says)
         Trainer(StateManager(overrides=settings, checkpoint_dir=tmp_path / "run"), Meadow)
@@ -111,14 +111,17 @@ def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 4000, '{"pid": 1}'])
-def test_lock_that_does_not_say_whose_it_is_is_a_lock(tmp_path: Path, text: str) -> None:
+def test_lock_without_owner_is_respected(tmp_path: Path, text: str) -> None:
     with RunDir(tmp_path).lock():
         (tmp_path / LOCK).write_text(text)
-        with pytest.raises(CheckpointError, match="another process does"), RunDir(tmp_path).lock():
+        with (
+            pytest.raises(CheckpointError, match="another process trains it"),
+            RunDir(tmp_path).lock(),
+        ):
             pass
 
 
-def test_file_system_without_locks_is_told_of_once_and_used(
+def test_file_system_without_locks_is_reported_once_and_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leftovers stay: they may be those of a process at work."""
@@ -135,7 +138,7 @@ def test_file_system_without_locks_is_told_of_once_and_used(
     assert "no locks" in said[0]
 
 
-def test_run_that_was_saved_by_another_process_meanwhile_is_not_gone_on_with(
+def test_run_saved_by_another_process_meanwhile_is_not_continued(
     tmp_path: Path,
 ) -> None:
     """Its state would be older than what is there, and another run from the first save on."""
@@ -191,7 +194,7 @@ print("over", flush=True)
         ("pins", "fork", "killed"),
     ],
 )
-def test_child_that_lives_on_holds_no_lock(tmp_path: Path, which: str, how: str, end: str) -> None:
+def test_surviving_child_holds_no_lock(tmp_path: Path, which: str, how: str, end: str) -> None:
     """Neither after the end of the process that had it, nor after its death."""
     process = start_program(
         ["-c", FORK, str(tmp_path), which, how, end],
@@ -241,7 +244,7 @@ def test_child_that_leaves_the_context_does_not_unlock_the_run(tmp_path: Path) -
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "left\n"
-    with pytest.raises(CheckpointError, match="expected a run that nobody trains"):
+    with pytest.raises(CheckpointError, match="expected a run that is not locked"):
         RunDir(tmp_path).lock().__enter__()
     process.communicate()
     assert process.returncode == 0
@@ -330,7 +333,7 @@ class Training:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the file is the only lock")
 @pytest.mark.parametrize("how", ["removed", "renamed"])
-def test_second_process_is_refused_though_the_parent_folder_was_made_anew(
+def test_second_process_is_refused_after_the_parent_folder_is_recreated(
     tmp_path: Path, how: str
 ) -> None:
     """Under the path of the first process, and where what it trains in is now."""
@@ -345,7 +348,7 @@ def test_second_process_is_refused_though_the_parent_folder_was_made_anew(
             (tried[-1] / LOCK).unlink()
         run_dir.mkdir(parents=True)
         for path in tried:
-            refused = pytest.raises(CheckpointError, match="expected a run that nobody")
+            refused = pytest.raises(CheckpointError, match="expected a run that is not locked")
             with refused, RunDir(path).lock():
                 pass
 
@@ -366,14 +369,14 @@ def test_second_process_is_refused_under_every_path_of_a_folder_behind_a_link(
         shutil.rmtree(tmp_path / "real")
         (tmp_path / "real" / "run").mkdir(parents=True)
         for path in (link / "run", tmp_path / "real" / "run"):
-            refused = pytest.raises(CheckpointError, match="expected a run that nobody")
+            refused = pytest.raises(CheckpointError, match="expected a run that is not locked")
             with refused, RunDir(path).lock():
                 pass
         with RunDir(tmp_path / "other").lock():  # another folder
             pass
 
 
-def test_folders_whose_long_names_differ_in_the_end_are_different_runs(tmp_path: Path) -> None:
+def test_long_folder_names_with_a_common_prefix_are_different_runs(tmp_path: Path) -> None:
     names = ["a" * 90 + end for end in "12"]
     for name in names:
         (tmp_path / name).mkdir()
@@ -390,9 +393,7 @@ def removed(run_dir: Path, what: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["run", LOCK])
-def test_run_whose_folder_or_lock_was_removed_makes_it_again_and_saves(
-    tmp_path: Path, what: str
-) -> None:
+def test_removed_folder_or_lock_is_recreated_and_saved_to(tmp_path: Path, what: str) -> None:
     with Training(tmp_path) as training:
         before = find(training.run_dir).step
         removed(training.run_dir, what)
@@ -407,7 +408,7 @@ def test_run_whose_folder_or_lock_was_removed_makes_it_again_and_saves(
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the file is the only lock")
 @pytest.mark.parametrize("what", ["run", LOCK])
-def test_second_process_is_refused_though_folder_or_lock_were_removed(
+def test_second_process_is_refused_after_folder_or_lock_are_removed(
     tmp_path: Path, what: str
 ) -> None:
     """Also in the middle of an update of the first, which then goes on."""
@@ -418,7 +419,7 @@ def test_second_process_is_refused_though_folder_or_lock_were_removed(
         training.run_dir.mkdir(exist_ok=True)
         for _ in range(2):
             with (
-                pytest.raises(CheckpointError, match="expected a run that nobody trains"),
+                pytest.raises(CheckpointError, match="expected a run that is not locked"),
                 RunDir(training.run_dir).lock(),
             ):
                 pass
@@ -434,7 +435,7 @@ def test_second_process_is_refused_though_folder_or_lock_were_removed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["run", LOCK])
-def test_run_whose_folder_another_process_took_ends_and_writes_nothing(
+def test_run_ends_without_writing_if_another_process_took_its_folder(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On another machine, which does not know of the first one."""
@@ -465,7 +466,7 @@ def test_run_whose_folder_another_process_took_ends_and_writes_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["run", LOCK])
-def test_run_ends_and_saves_nothing_where_another_run_was_saved_meanwhile(
+def test_run_ends_without_saving_if_another_run_was_saved_meanwhile(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On another machine, to its end: nothing is locked, and there are saves of the same steps."""
@@ -497,9 +498,7 @@ def contents(run_dir: Path) -> dict[Path, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["run", LOCK])
-def test_run_that_was_resumed_knows_its_saves_though_they_were_copied(
-    tmp_path: Path, what: str
-) -> None:
+def test_resumed_run_recognises_copied_saves(tmp_path: Path, what: str) -> None:
     """Before its first save in this process, when the lock, or the folder, is another one."""
 
     def manager(*more: str) -> StateManager:

@@ -99,11 +99,11 @@ def damaged(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_conforms() -> None:
+def test_league_conforms_to_the_state_part_contract() -> None:
     check_state_part(Pool(FIRST, SECOND), Pool())
 
 
-def test_saves_share_files_that_never_change(tmp_path: Path) -> None:
+def test_saves_share_immutable_files(tmp_path: Path) -> None:
     trained(tmp_path, 48)
     saves = saves_of(tmp_path)
     assert [save.name[-2:] for save in saves] == ["00", "16", "32", "48"]
@@ -115,7 +115,7 @@ def test_saves_share_files_that_never_change(tmp_path: Path) -> None:
     assert all(file.stat().st_nlink == 1 for file in others)
 
 
-def test_files_of_a_resumed_run_are_shared_with_those_before(tmp_path: Path) -> None:
+def test_resumed_run_shares_files_with_earlier_saves(tmp_path: Path) -> None:
     trained(tmp_path, 16)
     resumed = trained(tmp_path, 32, initial_state=with_pool())
     assert pool_of(resumed.state).contents == Pool(FIRST, SECOND).contents
@@ -134,7 +134,7 @@ def test_a_file_of_the_same_name_with_other_bytes_is_written(tmp_path: Path) -> 
     assert verify(saves_of(tmp_path)[-1]).read(FIRST)[:1] == b"x"
 
 
-def test_where_there_are_no_links_files_are_written(
+def test_files_are_copied_on_file_systems_without_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def link(*_: Any, **__: Any) -> None:
@@ -148,7 +148,7 @@ def test_where_there_are_no_links_files_are_written(
     )
 
 
-def test_pruning_takes_no_file_from_another_save(tmp_path: Path) -> None:
+def test_pruning_does_not_remove_files_of_other_saves(tmp_path: Path) -> None:
     trained(tmp_path, 64, "checkpoint.keep=1")
     [save] = saves_of(tmp_path)
     assert (save / FIRST).stat().st_nlink == 1
@@ -172,7 +172,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert verify(saves_of(tmp_path)[-1]).step == 32
 
 
-def test_a_damaged_file_is_written_anew_by_the_next_save(tmp_path: Path) -> None:
+def test_a_damaged_file_is_rewritten_by_the_next_save(tmp_path: Path) -> None:
     manager = trained(tmp_path, 16)
     flip(saves_of(tmp_path)[0] / FIRST)
     with pytest.raises(CheckpointError, match="sha256"):
@@ -189,7 +189,7 @@ def test_a_damaged_file_is_written_anew_by_the_next_save(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing"])
-def test_runs_whose_saves_all_lack_a_file_go_on_without_it(damaged: Path, damage: str) -> None:
+def test_runs_resume_without_opponents_missing_in_all_saves(damaged: Path, damage: str) -> None:
     if damage == "missing":
         for save in saves_of(damaged):
             (save / SECOND).unlink()
@@ -207,7 +207,7 @@ def test_runs_whose_saves_all_lack_a_file_go_on_without_it(damaged: Path, damage
     assert load_agent(damaged / "run").obs_space is not None
 
 
-def test_a_whole_save_comes_before_a_newer_one_without_its_files(damaged: Path) -> None:
+def test_a_complete_save_is_preferred_to_a_newer_incomplete_one(damaged: Path) -> None:
     newest = saves_of(damaged)[-1]
     oldest = saves_of(damaged)[0]
     (oldest / SECOND).unlink()
@@ -220,19 +220,19 @@ def test_a_whole_save_comes_before_a_newer_one_without_its_files(damaged: Path) 
 
 
 @pytest.mark.parametrize("name", ["state.agent.safetensors", "state.ron", "config.ron"])
-def test_nothing_else_may_be_damaged(damaged: Path, name: str) -> None:
+def test_only_opponent_files_may_be_damaged(damaged: Path, name: str) -> None:
     for save in saves_of(damaged):
         flip(save / name)
     with pytest.raises(CheckpointError, match=rf"no valid checkpoint: .*{name}"):
         find(damaged / "run", lambda _: None)
 
 
-def test_a_save_that_is_named_has_to_be_whole(damaged: Path) -> None:
+def test_an_explicitly_named_save_must_be_complete(damaged: Path) -> None:
     with pytest.raises(CheckpointError, match=SECOND):
         find(saves_of(damaged)[-1])
 
 
-def test_a_run_goes_on_after_the_loss_and_saves_are_whole_again(damaged: Path) -> None:
+def test_a_run_continues_after_the_loss_with_complete_saves(damaged: Path) -> None:
     state = trained(damaged, 48, initial_state=with_pool()).state
     assert [*pool_of(state).contents] == [FIRST]
     newest = find(damaged / "run")
@@ -242,7 +242,7 @@ def test_a_run_goes_on_after_the_loss_and_saves_are_whole_again(damaged: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["league", "players"])
-def test_runs_without_a_league_keep_that_of_the_save(tmp_path: Path, part: str) -> None:
+def test_runs_without_a_league_preserve_the_saved_league(tmp_path: Path, part: str) -> None:
     trained(tmp_path, 16, initial_state=with_pool(FIRST, SECOND, part=part))
     for frames in (32, 48):
         state = trained(tmp_path, frames, initial_state=init_train_state).state
@@ -254,14 +254,14 @@ def test_runs_without_a_league_keep_that_of_the_save(tmp_path: Path, part: str) 
     assert again.parts[part].files() == Pool(FIRST, SECOND).contents
 
 
-def test_other_parts_that_a_run_lacks_are_an_error(tmp_path: Path) -> None:
+def test_unknown_saved_parts_are_an_error(tmp_path: Path) -> None:
     trained(tmp_path, 16, initial_state=with_pool(FIRST, part="others"))
     with pytest.raises(CheckpointError, match="has a state of others"):
         trained(tmp_path, 32, initial_state=init_train_state)
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_at_any_moment_costs_no_save(
+def test_a_full_disk_at_any_operation_loses_no_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing that was saved is lost, and the next save is whole."""
@@ -286,7 +286,7 @@ def test_a_disk_that_is_full_at_any_moment_costs_no_save(
 
 def test_copies_of_the_state_hold_references(tmp_path: Path) -> None:
     manager = trained(tmp_path, 16)
-    content: Any = manager._copied()[FIRST]
+    content: Any = manager._copy_state()[FIRST]
     assert content.data is pool_of(manager.state).contents[FIRST]
 
 
@@ -312,8 +312,8 @@ def test_contents_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name", ["../opponent", "a/b", "", "config.ron", "state.agent.safetensors", "manifest.json"]
 )
-def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="league: files: expected bytes by names of files"):
+def test_file_names_with_paths_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="league: files: expected bytes by unique file names"):
         trained(tmp_path, 16, initial_state=with_pool(name))
 
 
@@ -323,7 +323,7 @@ def test_two_parts_cannot_have_the_same_file(tmp_path: Path) -> None:
         state.parts["other"] = Pool(FIRST)
         return state
 
-    with pytest.raises(ValueError, match=r"other: files: .* that no other part of a save has"):
+    with pytest.raises(ValueError, match=r"other: files: expected bytes by unique file names"):
         trained(tmp_path, 16, initial_state=initial)
 
 

@@ -83,7 +83,7 @@ def assert_same_saves(one: Path, other: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("best", [24, 48, 96])
-def test_interrupted_before_an_evaluation_the_best_save_is_that_of_the_straight_run(
+def test_best_save_after_an_interruption_equals_that_of_an_uninterrupted_run(
     tmp_path: Path, best: int
 ) -> None:
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
@@ -96,7 +96,7 @@ def test_interrupted_before_an_evaluation_the_best_save_is_that_of_the_straight_
 
 
 @pytest.mark.slow
-def test_run_interrupted_before_every_evaluation_keeps_what_the_straight_run_keeps(
+def test_run_interrupted_before_every_evaluation_keeps_the_same_saves(
     tmp_path: Path,
 ) -> None:
     settings = ["checkpoint.keep_every_steps=48", "checkpoint.keep_best=2"]
@@ -120,7 +120,7 @@ def test_save_of_step_0_has_the_evaluation_of_step_0(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_run_that_is_over_is_evaluated_into_its_last_save(tmp_path: Path) -> None:
+def test_final_evaluation_is_in_the_last_save(tmp_path: Path) -> None:
     """The evaluation at the end was cut short, or is switched on afterwards."""
     manager = StateManager(
         overrides=[*SMALL, f"data_dir={tmp_path}"], checkpoint_dir=tmp_path / "run"
@@ -146,7 +146,7 @@ def test_evaluation_between_two_saves_of_a_step_is_in_the_save(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_save_with_episodes_is_not_replaced_by_that_of_a_failure(tmp_path: Path) -> None:
+def test_save_with_episodes_is_not_replaced_after_a_failure(tmp_path: Path) -> None:
     """The latter has none, and the evaluation that failed is done again."""
 
     class Fails(Judge):
@@ -168,7 +168,7 @@ def test_save_with_episodes_is_not_replaced_by_that_of_a_failure(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_condition_remembers_the_evaluation_that_was_due_when_the_run_ended(
+def test_condition_counts_the_evaluation_at_the_end_of_the_run(
     tmp_path: Path,
 ) -> None:
     """Continued without the bound, the run ends where the straight run does."""
@@ -180,12 +180,12 @@ def test_condition_remembers_the_evaluation_that_was_due_when_the_run_ended(
     assert_same_saves(straight, parts)
 
 
-def test_save_that_knows_more_replaces_one_with_the_same_weights_only(tmp_path: Path) -> None:
+def test_save_with_more_metrics_replaces_only_the_same_weights(tmp_path: Path) -> None:
     first = writer.save(tmp_path, 1, FILES, "first", OLD)
     said: list[str] = []
     other = {**FILES, checkpoint.WEIGHTS: b"v"}
     assert writer.save(tmp_path, 1, other, "other", NEW, said.append).manifest["why"] == "first"
-    assert said == [f"{first.path}: there already, with other weights; a save is never changed"]
+    assert said == [f"{first.path}: exists already, with other weights; it is kept"]
     assert writer.save(tmp_path, 1, FILES, "second", NEW).manifest["why"] == "second"
     assert writer.save(tmp_path, 1, FILES, "third", NEW).manifest["why"] == "second"
     assert checkpoint.verify(first.path).manifest["metrics"] == NEW["metrics"]
@@ -281,7 +281,7 @@ def test_full_disk_while_a_save_is_replaced_loses_nothing(
 
 
 @pytest.mark.slow
-def test_run_whose_only_save_was_being_replaced_is_found_by_resume(tmp_path: Path) -> None:
+def test_resume_restores_an_only_save_that_was_being_replaced(tmp_path: Path) -> None:
     """Where folders cannot be exchanged, a kill may come between two renames."""
     settings = [*SMALL, f"data_dir={tmp_path}"]
     train(StateManager(overrides=settings, checkpoint_dir=tmp_path / "run"), Pasture)
@@ -294,7 +294,7 @@ def test_run_whose_only_save_was_being_replaced_is_found_by_resume(tmp_path: Pat
     assert again.state.restart == 1
 
 
-def test_prune_judges_a_save_that_was_replaced_meanwhile_by_what_it_is_now(
+def test_prune_reads_the_replacement_of_a_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To read the saves of a run takes minutes; the best one may be evaluated in these."""
@@ -312,12 +312,12 @@ def test_prune_judges_a_save_that_was_replaced_meanwhile_by_what_it_is_now(
             return found
 
     policy = CheckpointConfig(keep=1, best=["eval/good max"])
-    pruned = RunDir(tmp_path).prune(policy, known=Replaces())
+    pruned = RunDir(tmp_path).prune(policy, valid=Replaces())
     assert sorted(pruned.manifests) == ["step-000000000001", "step-000000000002"]
     assert checkpoint.verify(tmp_path / "step-000000000001").manifest["why"] == "evaluated"
 
 
-def test_exchange_says_where_the_system_cannot(tmp_path: Path) -> None:
+def test_exchange_returns_false_if_unsupported(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for folder in (one, other):
         folder.mkdir()

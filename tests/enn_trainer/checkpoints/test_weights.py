@@ -23,7 +23,7 @@ def network(d_model: int = 8) -> RogueNet:
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".pth"])
-def test_weights_go_into_the_network_that_is_given(suffix: str, tmp_path: Path) -> None:
+def test_weights_are_loaded_into_the_given_network(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"weights{suffix}"
     saved = network()
     if suffix == ".safetensors":
@@ -38,7 +38,7 @@ def test_weights_go_into_the_network_that_is_given(suffix: str, tmp_path: Path) 
     assert agent.act(CherryPick().reset()).actions
 
 
-def test_a_network_has_to_be_given(tmp_path: Path) -> None:
+def test_weights_require_a_network(tmp_path: Path) -> None:
     torch.save(network().state_dict(), tmp_path / "w.pt")
     with pytest.raises(CheckpointError, match=r"expected agent=, .* got none"):
         load_agent(tmp_path / "w.pt")
@@ -59,16 +59,18 @@ def in_a_zip(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("wrapped", [bytes, in_a_zip])
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".pickle", ""])
-def test_a_trap_is_refused_and_not_run(suffix: str, wrapped: Any, tmp_path: Path) -> None:
+def test_a_malicious_pickle_is_refused_and_not_executed(
+    suffix: str, wrapped: Any, tmp_path: Path
+) -> None:
     path, ran = tmp_path / f"trap{suffix}", tmp_path / "ran"
     path.write_bytes(wrapped(pickle.dumps({"weight": Trap(ran)})))
-    with pytest.raises(CheckpointError, match=r"could run it|cannot be read") as caught:
+    with pytest.raises(CheckpointError, match=r"could execute code|cannot be read") as caught:
         load_agent(path, agent=network())
     assert "\n" not in str(caught.value)
     assert not ran.exists()
 
 
-def test_a_file_of_weights_is_no_configuration(tmp_path: Path) -> None:
+def test_a_file_of_weights_is_not_a_configuration(tmp_path: Path) -> None:
     """--config and --resume-from take a file for a configuration, and do not unpickle it."""
     path, ran = tmp_path / "trap.pt", tmp_path / "ran"
     path.write_bytes(pickle.dumps(Trap(ran)))
@@ -85,14 +87,14 @@ def test_a_file_of_weights_is_no_configuration(tmp_path: Path) -> None:
         ({"a": torch.zeros(1)}, "do not fit the network"),
     ],
 )
-def test_something_else_is_refused(content: Any, message: str, tmp_path: Path) -> None:
+def test_other_content_is_refused(content: Any, message: str, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "w.pt")
     with pytest.raises(CheckpointError, match=message):
         load_agent(tmp_path / "w.pt", agent=network())
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
-def test_weights_that_are_no_numbers_are_refused(number: float, tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_refused(number: float, tmp_path: Path) -> None:
     weights = network().state_dict()
     name = next(iter(dict(network().named_parameters())))
     torch.save({**weights, name: torch.full_like(weights[name], number)}, tmp_path / "w.pt")

@@ -80,7 +80,7 @@ class SlowDisk:
 
 
 @pytest.mark.slow
-def test_training_goes_on_while_a_save_is_written(
+def test_training_continues_while_a_save_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At most one is; what is saved is the state of its step, to the bit."""
@@ -114,7 +114,7 @@ def load_checkpoint_of_memory(manager: StateManager) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_state_that_is_saved_while_training_hammers_it_is_that_of_its_step(
+def test_state_saved_during_training_is_consistent(
     tmp_path: Path,
 ) -> None:
     """Every save of a run that saves all the time equals the state of a run that stopped there."""
@@ -132,7 +132,7 @@ def test_state_that_is_saved_while_training_hammers_it_is_that_of_its_step(
                 assert_same(load_checkpoint(path).state, trainer.state)
 
 
-def test_copies_do_not_change_with_what_they_were_copied_from(tmp_path: Path) -> None:
+def test_copies_are_independent_of_the_state(tmp_path: Path) -> None:
     """Also moments, input statistics, plain data and the configuration."""
     manager = manager_of(tmp_path, "ppo.reward_scaling=true", 'ppo.ent_targets={"walk": 0.1}')
     with Trainer(manager, Meadow) as trainer:
@@ -160,7 +160,7 @@ def test_copies_do_not_change_with_what_they_were_copied_from(tmp_path: Path) ->
 
 
 @pytest.mark.alone
-def test_training_thread_waits_for_nothing_but_the_copy(
+def test_training_thread_waits_only_for_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = manager_of(tmp_path, NEVER)
@@ -190,7 +190,7 @@ def test_a_run_is_saved_when_it_begins_and_when_it_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_starts_from_elsewhere_is_saved_when_it_begins(tmp_path: Path) -> None:
+def test_a_run_that_starts_from_another_run_is_saved_when_it_begins(tmp_path: Path) -> None:
     train(manager_of(tmp_path), Meadow)
     elsewhere = StateManager(
         overrides=["total_timesteps=96"],
@@ -224,7 +224,7 @@ def test_step_without_progress_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_policies_of_the_configuration_decide_what_a_run_keeps(tmp_path: Path) -> None:
+def test_retention_settings_decide_which_saves_are_kept(tmp_path: Path) -> None:
     """Windows of 60 steps begin at 60 and 120; the best evaluation is that of step 96."""
 
     class Says(Callback):
@@ -254,7 +254,7 @@ def test_policies_of_the_configuration_decide_what_a_run_keeps(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_manifest_says_what_made_the_save(tmp_path: Path) -> None:
+def test_manifest_records_the_origin_of_the_save(tmp_path: Path) -> None:
     """N14."""
     manager = manager_of(tmp_path, "seed=5", "eval.steps=2")
     train(manager, Meadow)
@@ -271,7 +271,7 @@ def test_manifest_says_what_made_the_save(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_run_that_is_over_knows_what_was_measured_at_its_end(tmp_path: Path) -> None:
+def test_final_save_has_the_metrics_of_the_end(tmp_path: Path) -> None:
     """Started again, it is not measured again, which would be recorded twice."""
 
     class Counts(Callback):
@@ -290,7 +290,7 @@ def test_run_that_is_over_knows_what_was_measured_at_its_end(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_metrics_of_another_step_are_not_those_of_the_save(tmp_path: Path) -> None:
+def test_save_has_no_metrics_of_other_steps(tmp_path: Path) -> None:
     manager = manager_of(tmp_path, "eval.steps=2", "eval.interval=48", ALWAYS)
     train(manager, Meadow)
     told = [
@@ -301,7 +301,7 @@ def test_metrics_of_another_step_are_not_those_of_the_save(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_misspelt_metric_of_best_is_told_once(
+def test_misspelt_metric_of_best_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(manager_of(tmp_path, 'checkpoint.best=["losses/entropie min"]'), Meadow)
@@ -361,7 +361,7 @@ def test_full_disk_at_any_operation_of_a_damaged_save_loses_nothing(
 
 
 @pytest.mark.slow
-def test_run_on_a_disk_that_fails_once_goes_on(
+def test_run_continues_after_a_transient_disk_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Writing, of which every third operation fails in turn; and deleting and the index, each."""
@@ -400,7 +400,7 @@ def test_run_on_a_disk_that_fails_once_goes_on(
     assert num_failed >= 5
 
 
-def test_disk_that_stays_full_is_told_of_once_and_the_end_of_the_run_fails(
+def test_full_disk_is_reported_once_and_fails_the_end_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Fills(Callback):
@@ -432,7 +432,7 @@ def test_full_disk_at_the_end_is_one_line_and_status_2(
     assert "step-000000000072" in line
 
 
-def test_run_that_cannot_be_saved_at_its_beginning_does_not_begin(
+def test_run_that_cannot_be_saved_at_its_start_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing_disk(monkeypatch, lambda call: True)
@@ -440,7 +440,7 @@ def test_run_that_cannot_be_saved_at_its_beginning_does_not_begin(
         Trainer(manager_of(tmp_path), Meadow)
 
 
-def test_error_of_the_writer_that_is_none_of_the_disk_reaches_the_run(
+def test_unexpected_error_of_the_writer_reaches_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Trainer(manager_of(tmp_path), Meadow) as trainer:
@@ -449,7 +449,7 @@ def test_error_of_the_writer_that_is_none_of_the_disk_reaches_the_run(
             trainer.save()
 
 
-def test_close_waits_for_what_is_being_written(
+def test_close_waits_for_a_save_in_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = manager_of(tmp_path, NEVER)
@@ -486,7 +486,7 @@ def test_a_forked_child_does_not_wait_for_a_save_that_its_parent_writes(
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_a_run_is_saved_in_a_child_that_is_forked_after_its_manager_was_made(
+def test_a_run_is_saved_in_a_child_forked_after_its_manager(
     tmp_path: Path,
 ) -> None:
     manager = manager_of(tmp_path, ALWAYS)
@@ -504,7 +504,7 @@ def test_a_run_is_saved_in_a_child_that_is_forked_after_its_manager_was_made(
     assert steps(tmp_path / "run") == [0, 24]
 
 
-def test_pins_that_cannot_be_read_switch_no_saving_off(
+def test_unreadable_pins_do_not_disable_saving(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is deleted then, which is told once."""
@@ -518,11 +518,11 @@ def test_pins_that_cannot_be_read_switch_no_saving_off(
         assert numbers["checkpoint/failed"] == 0
     assert steps(tmp_path / "run") == [0, 24, 48, 72]
     said = capsys.readouterr().out
-    assert said.count("no save is deleted, as pins cannot be read") == 1
+    assert said.count("no checkpoint is deleted, as pins cannot be read") == 1
 
 
 @pytest.mark.slow
-def test_damaged_saves_of_a_resumed_run_are_made_anew(tmp_path: Path) -> None:
+def test_damaged_saves_of_a_resumed_run_are_replaced(tmp_path: Path) -> None:
     """Gone on with from 24, the run comes by its damaged save of 48 again."""
     settings = [ALWAYS, "checkpoint.keep=9"]
     train(manager_of(tmp_path, *settings), Meadow)
@@ -534,9 +534,7 @@ def test_damaged_saves_of_a_resumed_run_are_made_anew(tmp_path: Path) -> None:
     assert [checkpoint.verify(path).step for path in found] == [72, 48, 24, 0]
 
 
-def test_a_save_is_made_without_a_thread_where_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saving_works_without_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -553,7 +551,7 @@ def test_a_save_is_made_without_a_thread_where_there_is_none(
 
 
 @pytest.mark.alone
-def test_folder_stays_locked_until_nothing_is_written_there(
+def test_folder_stays_locked_while_a_save_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if waiting for that is cut short, as whoever comes next removes what is half done."""
@@ -569,7 +567,7 @@ def test_folder_stays_locked_until_nothing_is_written_there(
             patch.setattr(RunSaver, "wait", _interrupted)
             with pytest.raises(KeyboardInterrupt):
                 trainer.close()
-        with pytest.raises(CheckpointError, match="expected a run that nobody trains"):
+        with pytest.raises(CheckpointError, match="expected a run that is not locked"):
             Trainer(manager_of(tmp_path), Meadow)
         slow.let_go()
         for thread in threading.enumerate():
@@ -594,7 +592,7 @@ def test_a_save_that_was_just_written_stays(tmp_path: Path) -> None:
     assert steps(tmp_path / "run") == [24, 99]
 
 
-def test_a_trainer_whose_run_went_on_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_trainer_is_refused_if_another_process_continued_its_run(tmp_path: Path) -> None:
     """It would save what is older than what is there; one that went on by itself is not."""
     manager = manager_of(tmp_path, "checkpoint.keep=1")
     with Trainer(manager, Meadow) as trainer:
@@ -623,7 +621,7 @@ def test_newest_save_is_a_valid_one(tmp_path: Path) -> None:
         assert manager.newest_save() == tmp_path / "run" / "step-000000000000"
 
 
-def test_save_whose_predecessors_cannot_be_removed_is_of_the_run(
+def test_save_succeeds_if_earlier_saves_cannot_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or a run whose lock is removed then would take it for that of another one, and end."""

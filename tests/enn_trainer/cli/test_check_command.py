@@ -40,7 +40,9 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_good_worlds_end_with_status_0(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_valid_environments_exit_with_status_0(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for env in ("Xor", "entity_env.examples:Xor", "entity_env.examples.xor:Xor", f"{file}:Xor"):
         assert run(["check", env, "--episodes", "2"]) == 0
         assert capsys.readouterr().out == "Xor: nothing found wrong in 2 episodes, 2 steps\n"
@@ -48,9 +50,7 @@ def test_good_worlds_end_with_status_0(file: str, capsys: pytest.CaptureFixture[
     assert run(["check", "MoveToOrigin", "--max-steps", "10"]) == 0
 
 
-def test_problems_are_printed_and_end_with_status_1(
-    file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_problems_are_printed_with_status_1(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", f"{file}:Bad"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("Bad: 1 problem in 3 episodes, 3 steps\nproblems:\n  reward (episode 0")
@@ -75,7 +75,7 @@ def test_problems_are_printed_and_end_with_status_1(
         (["Xor", "--verbos"], ["--verbos"]),
     ],
 )
-def test_wrong_argument_ends_with_one_line_and_status_2(
+def test_invalid_argument_prints_one_line_and_exits_with_status_2(
     arguments: list[str], expected: list[str], file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refused(["check", *(a.replace("FILE", file) for a in arguments)], capsys)
@@ -83,7 +83,7 @@ def test_wrong_argument_ends_with_one_line_and_status_2(
         assert word in said
 
 
-def test_file_that_does_not_import_is_one_line(
+def test_file_that_fails_to_import_prints_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "broken.py"

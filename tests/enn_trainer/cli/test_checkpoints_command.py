@@ -1,4 +1,4 @@
-"""`enn checkpoints`: what is saved is listed, verified, deleted, pinned, shown and compared."""
+"""`enn checkpoints`: saves are listed, verified, deleted, pinned, shown and compared."""
 
 import contextlib
 import fcntl
@@ -78,7 +78,9 @@ def going_on(run_dir: Path) -> Iterator[None]:
 # List and verify
 
 
-def test_list_says_what_is_in_the_folder(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_describes_the_entries_of_a_run(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with_metrics(run_dir, at_48=0.5)
     run(["checkpoints", "pin", str(at(run_dir, 24)), "--note", "for the paper"])
     flip(at(run_dir, 72) / "config.ron")
@@ -101,7 +103,7 @@ def test_list_says_what_is_in_the_folder(run_dir: Path, capsys: pytest.CaptureFi
     assert f"enn checkpoints verify {run_dir}" in lines[-1]
 
 
-def test_list_for_programs(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_prints_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with_metrics(run_dir, at_24=1.0)
     (at(run_dir, 48) / "manifest.json").unlink()
     newest, damaged, oldest = json.loads(said(capsys, "list", run_dir, "--json"))
@@ -112,35 +114,33 @@ def test_list_for_programs(run_dir: Path, capsys: pytest.CaptureFixture[str]) ->
     assert oldest["size"] == sum(path.stat().st_size for path in at(run_dir, 24).iterdir())
 
 
-def test_list_of_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_reports_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no saves here" in said(capsys, "list", tmp_path)
 
 
-def test_what_comes_from_a_file_does_not_move_the_cursor(
+def test_control_characters_of_files_are_escaped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     show_table(("a",), [("\x1b[31mred\nline",)], Console())
     assert "\\x1b[31mred\\nline" in capsys.readouterr().out
 
 
-def test_verify_finds_nothing_where_nothing_is_wrong(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = said(capsys, "verify", run_dir, f"{run_dir}@24", at(run_dir, 48), GOLDEN)
-    assert told.count(": valid, ") == 5
-    assert "0.1.16" in told
+def test_verify_accepts_valid_saves(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = said(capsys, "verify", run_dir, f"{run_dir}@24", at(run_dir, 48), GOLDEN)
+    assert output.count(": valid, ") == 5
+    assert "0.1.16" in output
 
 
 def test_verify_names_every_damaged_file(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flip(at(run_dir, 48) / "state.agent.safetensors")
     (at(run_dir, 48) / "config.ron").unlink()
     (at(run_dir, 24) / "note.txt").write_text("mine")
-    told = said(capsys, "verify", run_dir, status=1)
-    assert "state.agent.safetensors: damaged, its sha256" in told
-    assert "config.ron: cannot be read" in told
-    assert "note.txt: not in the manifest" in told
-    assert told.count(": valid, ") == 2
-    assert "1 damaged" in told
+    output = said(capsys, "verify", run_dir, status=1)
+    assert "state.agent.safetensors: damaged, its sha256" in output
+    assert "config.ron: cannot be read" in output
+    assert "note.txt: not in the manifest" in output
+    assert output.count(": valid, ") == 2
+    assert "1 damaged" in output
     assert "1 damaged" in said(capsys, "verify", at(run_dir, 48), status=1)
 
 
@@ -164,7 +164,7 @@ def test_verify_finds_a_damaged_save_of_the_published_program(
 
 
 @pytest.mark.parametrize("before", ["manifest.json", "config.ron", "state.rest.msgpack", ""])
-def test_list_and_verify_know_nothing_of_a_save_that_is_deleted_meanwhile(
+def test_list_and_verify_ignore_a_save_deleted_meanwhile(
     before: str,
     run_dir: Path,
     capsys: pytest.CaptureFixture[str],
@@ -172,7 +172,7 @@ def test_list_and_verify_know_nothing_of_a_save_that_is_deleted_meanwhile(
 ) -> None:
     """Whatever of it was read already."""
     read, refuse, gone = saves.plain_file, saves.check_no_pickles, at(run_dir, 48)
-    there = gone.rename(run_dir.parent / "kept")
+    moved = gone.rename(run_dir.parent / "kept")
 
     def reading(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
         if path == gone / before:
@@ -188,14 +188,14 @@ def test_list_and_verify_know_nothing_of_a_save_that_is_deleted_meanwhile(
     monkeypatch.setattr(disk, "plain_file", reading)
     monkeypatch.setattr(saves, "check_no_pickles", looking)
     for command in ("list", "verify"):
-        shutil.copytree(there, gone)
-        told = said(capsys, command, run_dir)
+        shutil.copytree(moved, gone)
+        output = said(capsys, command, run_dir)
         assert not gone.exists()
-        assert gone.name not in told
-        assert at(run_dir, 24).name in told
+        assert gone.name not in output
+        assert at(run_dir, 24).name in output
 
 
-def test_list_and_verify_find_a_pickle_beside_what_is_valid(
+def test_list_and_verify_report_a_pickle_in_a_valid_save(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Such a save is never read, so that it is not valid."""
@@ -206,20 +206,20 @@ def test_list_and_verify_find_a_pickle_beside_what_is_valid(
     ]
 
 
-def test_latest_is_of_the_published_program_where_there_is_no_other(tmp_path: Path) -> None:
+def test_latest_falls_back_to_a_published_checkpoint(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN, tmp_path / "run/latest-step000000004096")
     latest = tmp_path / "run@latest"
     assert resolve(latest) == tmp_path / "run/latest-step000000004096"
     assert StateManager(init_path=latest).state.step == 4096
 
 
-def test_what_is_wrong_with_newer_ones_than_the_latest_is_said_once_to_whom_it_concerns(
+def test_damaged_newer_saves_are_reported_once(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flip(at(run_dir, 72) / "config.ron")
-    told: list[str] = []
-    assert resolve(Path(f"{run_dir}@latest"), told.append) == at(run_dir, 48)
-    assert len(told) == 1
+    output: list[str] = []
+    assert resolve(Path(f"{run_dir}@latest"), output.append) == at(run_dir, 48)
+    assert len(output) == 1
     assert capsys.readouterr().out == ""
     assert run(["train", "--resume-from", f"{run_dir}@latest", "--print-config"]) == 0
     assert capsys.readouterr().out.count("skipped a damaged checkpoint") == 1
@@ -230,33 +230,31 @@ def test_what_is_wrong_with_newer_ones_than_the_latest_is_said_once_to_whom_it_c
 
 def test_prune_keeps_the_newest(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "0 of 3 deleted" in said(capsys, "prune", run_dir), "as the run itself does"
-    told = said(capsys, "prune", run_dir, "--keep", 1, "--dry-run")
-    assert "2 of 3 would be deleted" in told
+    output = said(capsys, "prune", run_dir, "--keep", 1, "--dry-run")
+    assert "2 of 3 would be deleted" in output
     assert steps(run_dir) == {24, 48, 72}
-    told = said(capsys, "prune", run_dir, "--keep", 1)
-    assert "2 of 3 deleted" in told
-    assert "newest" in told
+    output = said(capsys, "prune", run_dir, "--keep", 1)
+    assert "2 of 3 deleted" in output
+    assert "newest" in output
     assert steps(run_dir) == {72}
     (listed,) = json.loads((run_dir / "index.json").read_text())
     assert listed["step"] == 72
     assert not list(run_dir.glob(".deleting-*"))
 
 
-def test_prune_keeps_what_is_pinned_and_leaves_alone_what_is_no_valid_save(
+def test_prune_keeps_pinned_saves_and_ignores_invalid_entries(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said(capsys, "pin", f"{run_dir}@24")
     flip(at(run_dir, 72) / "config.ron")
     (run_dir / "best-step000000000007").mkdir()
-    told = said(capsys, "prune", run_dir, "--keep", 1)
-    assert "pinned" in told
+    output = said(capsys, "prune", run_dir, "--keep", 1)
+    assert "pinned" in output
     assert steps(run_dir) == {24, 48, 72}, "the newest valid one and the pinned one"
     assert (run_dir / "best-step000000000007").is_dir()
 
 
-def test_prune_that_is_only_tried_changes_nothing(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prune_dry_run_changes_nothing(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Not even what a process that died left half done, nor the lock."""
     for name in (".writing-step-000000000096-7", ".deleting-step-000000000024-7"):
         (run_dir / name).mkdir()
@@ -282,7 +280,7 @@ def test_prune_keeps_one_of_each_window_of_time(
         assert "keep_every_minutes" in refused(prune, capsys)
 
 
-def test_prune_keeps_as_many_of_the_best_as_are_asked_for(
+def test_prune_keeps_the_requested_number_of_best_saves(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with_metrics(run_dir, at_24=2.0, at_48=1.0, at_72=0.0)
@@ -292,35 +290,37 @@ def test_prune_keeps_as_many_of_the_best_as_are_asked_for(
     said(capsys, "prune", run_dir, *best, "--keep-best", 1)
     assert steps(run_dir) == {24, 72}
     line = refused(["checkpoints", "prune", str(run_dir), "--keep-best", "2"], capsys)
-    assert "--keep-best: expected --best beside it" in line
+    assert "--keep-best: expected --best METRIC" in line
 
 
 def test_prune_keeps_one_of_each_window(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = said(capsys, "prune", run_dir, "--keep-every-steps", 30)
-    assert "every 30 steps" in told
+    output = said(capsys, "prune", run_dir, "--keep-every-steps", 30)
+    assert "every 30 steps" in output
     assert steps(run_dir) == {48, 72}
 
 
-@pytest.mark.parametrize(("which", "kept"), [("max", {48, 72}), ("min", {24, 72})])
+@pytest.mark.parametrize(("which", "retained"), [("max", {48, 72}), ("min", {24, 72})])
 def test_prune_keeps_the_best(
-    which: str, kept: set[int], run_dir: Path, capsys: pytest.CaptureFixture[str]
+    which: str, retained: set[int], run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with_metrics(run_dir, at_24=-1.0, at_48=2.0)
-    told = said(capsys, "prune", run_dir, "--best", f"eval/episodic_reward.mean {which}")
-    assert "best eval/episodic_reward.mean" in told
-    assert steps(run_dir) == kept
+    output = said(capsys, "prune", run_dir, "--best", f"eval/episodic_reward.mean {which}")
+    assert "best eval/episodic_reward.mean" in output
+    assert steps(run_dir) == retained
 
 
-def test_prune_waits_for_no_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_fails_while_a_run_is_training(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with going_on(run_dir):
         line = refused(["checkpoints", "prune", str(run_dir), "--keep", "1"], capsys)
         assert "2 of 3 would be deleted" in said(capsys, "prune", run_dir, "--keep", 1, "--dry-run")
-    assert "expected a run that nobody trains" in line
+    assert "expected a run that is not locked" in line
     assert steps(run_dir) == {24, 48, 72}
     said(capsys, "prune", run_dir, "--keep", "1")
 
 
-def test_prune_deletes_nothing_if_it_is_not_known_what_is_pinned(
+def test_prune_deletes_nothing_if_pins_cannot_be_read(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for content in ("{", "[1]", '{"step-000000000024": 3}', "[" * 100_000):
@@ -330,7 +330,7 @@ def test_prune_deletes_nothing_if_it_is_not_known_what_is_pinned(
     assert steps(run_dir) == {24, 48, 72}
 
 
-def test_pins_are_set_and_taken_away_also_while_a_run_goes_on(
+def test_pins_can_be_changed_during_a_run(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with going_on(run_dir):
@@ -343,10 +343,10 @@ def test_pins_are_set_and_taken_away_also_while_a_run_goes_on(
     said(capsys, "unpin", at(run_dir, 72))
     assert RunDir(run_dir).pins() == {}
     line = refused(["checkpoints", "unpin", str(at(run_dir, 48))], capsys)
-    assert "expected a pinned save" in line
+    assert "expected a pinned checkpoint" in line
 
 
-def test_pins_are_as_they_were_if_they_cannot_be_written(
+def test_pins_are_unchanged_if_they_cannot_be_written(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     RunDir(run_dir).pin(at(run_dir, 24).name, "first")
@@ -362,7 +362,7 @@ def test_pins_are_as_they_were_if_they_cannot_be_written(
     assert not list(run_dir.glob(".pins*"))
 
 
-def test_a_save_that_is_deleted_in_this_moment_is_not_pinned(run_dir: Path) -> None:
+def test_save_deleted_meanwhile_is_not_pinned(run_dir: Path) -> None:
     shutil.rmtree(at(run_dir, 24))
     with pytest.raises(CheckpointError, match="was deleted"):
         RunDir(run_dir).pin(at(run_dir, 24).name)
@@ -377,17 +377,17 @@ def test_a_damaged_save_is_not_pinned(run_dir: Path, capsys: pytest.CaptureFixtu
 # Show and diff
 
 
-def test_show_says_what_is_in_a_save(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_describes_a_save(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "pin", run_dir, "--note", "for the paper")
-    told = said(capsys, "show", run_dir)
+    output = said(capsys, "show", run_dir)
     for words in ("reason: end", "torch 2.", "for the paper", "entity sheep", "action walk"):
-        assert words in told, told
-    assert "d_model: 8" not in told
-    assert f"--resume-from {at(run_dir, 72)}" in told
+        assert words in output, output
+    assert "d_model: 8" not in output
+    assert f"--resume-from {at(run_dir, 72)}" in output
     assert "d_model: 8," in said(capsys, "show", f"{run_dir}@24", "--config")
-    told = said(capsys, "show", run_dir, "--tensors")
+    output = said(capsys, "show", run_dir, "--tensors")
     for name, tensor in StateManager(init_path=run_dir).state.agent.state_dict().items():
-        (row,) = (line.split() for line in told.splitlines() if f"  {name} " in line)
+        (row,) = (line.split() for line in output.splitlines() if f"  {name} " in line)
         assert row[-1] == f"{tensor.double().norm().item():.4g}"
 
 
@@ -404,7 +404,7 @@ def with_file(run_dir: Path, name: str, text: str) -> Path:
     ["((((", "5", "[1]", f"(a: {{{', '.join(f'{i * (2**61 - 1)}: 1' for i in range(99))}}})"],
 )
 @pytest.mark.parametrize("name", ["config.ron", "state.ron"])
-def test_a_file_of_a_save_that_cannot_be_read_is_named_in_one_line(
+def test_unreadable_file_of_a_save_is_named_in_one_line(
     name: str, text: str, run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(with_file(run_dir, name, text))
@@ -413,75 +413,77 @@ def test_a_file_of_a_save_that_cannot_be_read_is_named_in_one_line(
         assert error.startswith(f"error: {path}: {name} cannot be read: ")
 
 
-def test_a_configuration_of_another_class_is_shown_and_compared_as_it_is_written(
+def test_configuration_of_another_class_is_shown_and_compared_as_text(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with_file(run_dir, "config.ron", "Mine(version: 5, hats: 3)")
-    told = said(capsys, "show", run_dir, "--config")
-    assert "hats: 3" in told
-    assert "enn " not in told, "no line that does not work"
-    told = said(capsys, "diff", f"{run_dir}@72", run_dir, status=1)
-    assert ["hats", "-", "3"] in [line.split() for line in told.splitlines()]
+    output = said(capsys, "show", run_dir, "--config")
+    assert "hats: 3" in output
+    assert "enn " not in output, "no line that does not work"
+    output = said(capsys, "diff", f"{run_dir}@72", run_dir, status=1)
+    assert ["hats", "-", "3"] in [line.split() for line in output.splitlines()]
 
 
-def test_show_knows_saves_of_the_published_program(capsys: pytest.CaptureFixture[str]) -> None:
-    told = said(capsys, "show", GOLDEN, "--config", "--tensors")
+def test_show_supports_published_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
+    output = said(capsys, "show", GOLDEN, "--config", "--tensors")
     for words in ("0.1.16", "entity Cherry", "quality", "action Pick Cherry", "d_model"):
-        assert words in told
+        assert words in output
 
 
-def test_a_save_is_the_same_as_itself(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = said(capsys, "diff", run_dir, f"{run_dir}@72")
-    assert told.startswith("the same settings, world, state and ")
-    assert told.count("\n") == 1
-
-
-def test_diff_says_how_saves_of_a_run_differ(
+def test_diff_of_a_save_with_itself_is_empty(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = said(capsys, "diff", f"{run_dir}@24", f"{run_dir}@72", status=1)
-    rows = [line.split() for line in told.splitlines()]
+    output = said(capsys, "diff", run_dir, f"{run_dir}@72")
+    assert output.startswith("the same settings, environment, state and ")
+    assert output.count("\n") == 1
+
+
+def test_diff_describes_differences_within_a_run(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = said(capsys, "diff", f"{run_dir}@24", f"{run_dir}@72", status=1)
+    rows = [line.split() for line in output.splitlines()]
     assert ["step", "24", "72"] in rows
-    assert "configuration" not in told
-    assert "world" not in told
-    one, other = (StateManager(init_path=at(run_dir, s)).state.agent.state_dict() for s in (24, 72))
-    for name in one:
+    assert "configuration" not in output
+    assert "environment" not in output
+    a, b = (StateManager(init_path=at(run_dir, s)).state.agent.state_dict() for s in (24, 72))
+    for name in a:
         (row,) = [row for row in rows if name in row] or [[]]
-        if torch.equal(one[name], other[name]):
+        if torch.equal(a[name], b[name]):
             assert row == []
             continue
-        a, b = one[name].double(), other[name].double()
-        apart = (a - b).norm() / max(a.norm(), b.norm())
+        old, new = a[name].double(), b[name].double()
+        apart = (old - new).norm() / max(old.norm(), new.norm())
         assert float(row[2]) == pytest.approx(apart.item(), rel=1e-2), name
 
 
-def test_diff_says_how_runs_of_other_worlds_and_networks_differ(
+def test_diff_describes_differences_of_environments_and_networks(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = [f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "xor")]
     small = [*SMALL, "net.d_model=12", "net.n_layer=2", "optim.name=SGD", "optim.kwargs={}"]
     assert run(["train", "env.id=Xor", *small, *where]) == 0
-    told = said(capsys, "diff", run_dir, tmp_path / "xor", status=1)
-    rows = [line.split() for line in told.splitlines()]
+    output = said(capsys, "diff", run_dir, tmp_path / "xor", status=1)
+    rows = [line.split() for line in output.splitlines()]
     assert ["net.d_model", "8", "12"] in rows
     assert ["optim.name", '"AdamW"', '"SGD"'] in rows
-    assert "entity types" in told
-    assert "only in A" in told
-    assert "only in B" in told
-    assert " became float32 " in told
+    assert "entity types" in output
+    assert "only in A" in output
+    assert "only in B" in output
+    assert " became float32 " in output
 
 
-def test_diff_with_a_save_of_the_published_program(
+def test_diff_supports_published_checkpoints(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = said(capsys, "diff", GOLDEN, run_dir, status=1)
-    assert "Cherry" in told
+    output = said(capsys, "diff", GOLDEN, run_dir, status=1)
+    assert "Cherry" in output
 
 
 # What a path means
 
 
-def test_a_save_is_meant_by_its_step_or_by_what_it_is(
+def test_saves_are_named_by_step_latest_or_best(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert resolve(Path(f"{run_dir}@48")) == at(run_dir, 48)
@@ -491,12 +493,12 @@ def test_a_save_is_meant_by_its_step_or_by_what_it_is(
     assert StateManager(init_path=f"{run_dir}@24").state.step == 24
     load_agent(f"{run_dir}@24")
     line = refused(["checkpoints", "show", f"{run_dir}@30"], capsys)
-    assert "there are those of 24, 48, 72" in line
+    assert "the run has 24, 48, 72" in line
     assert "@latest or @best" in refused(["checkpoints", "show", f"{run_dir}@old"], capsys)
     assert "checkpoint.best" in refused(["checkpoints", "show", f"{run_dir}@best"], capsys)
 
 
-def test_a_name_that_is_there_is_meant_by_itself(run_dir: Path) -> None:
+def test_existing_path_has_precedence_over_run_at_step(run_dir: Path) -> None:
     folder = run_dir.with_name("run@24")
     run_dir.rename(folder)
     folder.with_name("run").mkdir()
@@ -523,7 +525,7 @@ def test_a_name_that_is_there_is_meant_by_itself(run_dir: Path) -> None:
         ([], "COMMAND"),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_usage_errors_print_one_line(
     arguments: list[str],
     words: str,
     tmp_path: Path,
@@ -535,7 +537,7 @@ def test_a_mistake_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_verify_of_a_folder_without_saves_is_a_mistake(
+def test_verify_rejects_a_folder_without_saves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "found neither" in refused(["checkpoints", "verify", str(tmp_path)], capsys)
+    assert "got neither" in refused(["checkpoints", "verify", str(tmp_path)], capsys)

@@ -54,7 +54,7 @@ XOR = ["env.id=Xor", *SMALL]
         (["eval.opponent=random"], ["eval.steps", "eval.steps, episodes"]),
     ],
 )
-def test_mistake_ends_with_one_line_and_status_2(
+def test_usage_errors_print_one_line_and_exit_with_status_2(
     arguments: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -69,14 +69,12 @@ def test_mistake_ends_with_one_line_and_status_2(
         assert word in captured.err
 
 
-def test_misspelt_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_misspelt_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["trian"]) == 2
     assert "did you mean train?" in capsys.readouterr().err
 
 
-def test_train_ends_with_the_next_commands(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_prints_the_next_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     status = run(["train", *XOR, f"data_dir={tmp_path}", "--checkpoint-dir", str(folder)])
     assert status == 0
@@ -86,14 +84,14 @@ def test_train_ends_with_the_next_commands(
     assert "\x1b" not in out
 
 
-def test_options_may_stand_anywhere(tmp_path: Path) -> None:
+def test_options_are_accepted_in_any_order(tmp_path: Path) -> None:
     config = tmp_path / "config.ron"
     config.write_text('TrainConfig(version: 5, env: (id: "Xor"), total_timesteps: 10)')
     arguments = [f"data_dir={tmp_path}", "--config", str(config), *SMALL[:-1]]
     assert run(["train", *arguments]) == 0
 
 
-def test_resume_says_that_the_given_configuration_differs(
+def test_resume_reports_a_different_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--checkpoint-dir", str(tmp_path / "run"), f"data_dir={tmp_path}"]
@@ -113,7 +111,7 @@ def test_hps_info_describes_settings(capsys: pytest.CaptureFixture[str]) -> None
     assert "optim.lr" in capsys.readouterr().out
 
 
-def test_envs_lists_the_worlds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_envs_lists_the_built_in_environments(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs"]) == 0
     assert "MoveToOrigin" in capsys.readouterr().out
 
@@ -151,7 +149,7 @@ THEIRS = """
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
-def test_command_begins_with_the_state_that_the_user_makes(
+def test_command_uses_the_initial_state_of_the_user(
     more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Mine(State):
@@ -207,7 +205,7 @@ def test_program_of_a_user_trains_saves_and_resumes(
 
 
 @pytest.mark.slow
-def test_own_command_ends_a_mistake_with_status_2(tmp_path: Path) -> None:
+def test_user_command_exits_with_status_2_on_usage_errors(tmp_path: Path) -> None:
     script = tmp_path / "mine.py"
     script.write_text(textwrap.dedent(OURS))
     result = run_program([*SCRIPT, str(script), "optim.lrr=1"], text=True)
@@ -273,7 +271,7 @@ class Slow(Pasture):
         ),
     ],
 )
-def test_line_to_type_next_continues_the_run(
+def test_printed_resume_command_continues_the_run(
     tmp_path: Path,
     bounds: list[str],
     why: str,
@@ -284,8 +282,8 @@ def test_line_to_type_next_continues_the_run(
     (tmp_path / "slow.py").write_text(SLOW)
     monkeypatch.chdir(tmp_path)
     settings = [*SMALL[:-1], "total_timesteps=240", "checkpoint.every_seconds=1000000"]
-    given = [*XOR[:1], *settings, *bounds, "--checkpoint-dir", "my run"]
-    said = trained(given, monkeypatch, capsys)
+    arguments = [*XOR[:1], *settings, *bounds, "--checkpoint-dir", "my run"]
+    said = trained(arguments, monkeypatch, capsys)
     assert f"{why}, saved " in said
     before = saved_steps(tmp_path)
     line = next_line(said, " resume ")
@@ -300,7 +298,7 @@ def saved_steps(folder: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["Xor", "slow.py:Slow"])
-def test_line_to_type_next_measures_the_agent(
+def test_printed_eval_command_evaluates_the_agent(
     tmp_path: Path,
     env: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -315,7 +313,7 @@ def test_line_to_type_next_measures_the_agent(
     assert list(tmp_path.glob("my run/eval-step-*.json"))
 
 
-def test_line_of_a_run_that_was_interrupted_at_its_end_raises_the_bound(tmp_path: Path) -> None:
+def test_printed_command_of_a_run_interrupted_at_its_end_raises_the_bound(tmp_path: Path) -> None:
     manager = StateManager(overrides=SMALL, checkpoint_dir=tmp_path)
     manager.take_state(state := SimpleNamespace(step=72, time_used=1.0, metrics={}))  # type: ignore[arg-type]
     assert raised_bounds(manager.config, state) == ["total_timesteps=144"]  # type: ignore[arg-type]
@@ -324,7 +322,7 @@ def test_line_of_a_run_that_was_interrupted_at_its_end_raises_the_bound(tmp_path
 
 
 @pytest.mark.slow
-def test_line_after_an_upgrade_continues_a_run_that_was_over(
+def test_printed_command_after_an_upgrade_extends_a_finished_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = str(tmp_path / "old"), str(tmp_path / "new")

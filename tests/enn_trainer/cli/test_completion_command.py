@@ -92,9 +92,9 @@ def options(command: str) -> set[str]:
 def test_bash_completes(
     words: list[str], least: set[str], among: Iterable[str], scripts: Path
 ) -> None:
-    found = {*completed(scripts, words)}
-    assert least <= found
-    assert found == {word for word in among if word.startswith(words[-1])}
+    result = {*completed(scripts, words)}
+    assert least <= result
+    assert result == {word for word in among if word.startswith(words[-1])}
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")

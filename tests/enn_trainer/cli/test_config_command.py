@@ -74,9 +74,9 @@ def changed(name: str, kind: Any = None, default: Any = dataclasses.MISSING, **m
         (f.name, f.type, f) for f in dataclasses.fields(Old) if f.name not in (name, more.get("no"))
     ]
     if kind is not None:
-        own = field() if default is dataclasses.MISSING else field(default=default)
-        own = field(default_factory=default) if callable(default) else own
-        fields.append((name, kind, own))
+        custom = field() if default is dataclasses.MISSING else field(default=default)
+        custom = field(default_factory=default) if callable(default) else custom
+        fields.append((name, kind, custom))
     methods = {
         "version": classmethod(lambda cls: more.get("version", 3)),
         "upgrade_rules": classmethod(lambda cls: more.get("rules", {})),
@@ -86,7 +86,7 @@ def changed(name: str, kind: Any = None, default: Any = dataclasses.MISSING, **m
     )
 
 
-def test_a_schema_is_read_back_as_it_was(tmp_path: Path) -> None:
+def test_schema_round_trips(tmp_path: Path) -> None:
     for cls in (Old, TrainConfig):
         path = tmp_path / "schema.ron"
         path.write_text(dump_schema(schema_of(cls)))
@@ -131,7 +131,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("cls", "severity", "rule"), CHANGES)
-def test_a_change_has_a_severity_and_a_rule(cls: Any, severity: str, rule: str | None) -> None:
+def test_schema_change_has_a_severity_and_a_rule(cls: Any, severity: str, rule: str | None) -> None:
     worst = max(schema_changes(schema_of(Old), cls), key=lambda c: len(c.severity.strip("INFO")))
     assert (worst.severity, worst.rule) == (severity, rule)
 
@@ -145,14 +145,14 @@ RULES: List[tuple[Any, List[RewriteRule]]] = [
 
 
 @pytest.mark.parametrize(("cls", "rules"), RULES)
-def test_a_rule_of_the_class_settles_the_change(cls: Any, rules: List[RewriteRule]) -> None:
+def test_upgrade_rule_resolves_a_schema_change(cls: Any, rules: List[RewriteRule]) -> None:
     cls.version = classmethod(lambda cls: 4)
     assert schema_changes(schema_of(Old), cls)
     cls.upgrade_rules = classmethod(lambda cls: {3: rules})
     assert schema_changes(schema_of(Old), cls) == []
 
 
-def test_a_change_inside_a_list_needs_a_person() -> None:
+def test_change_inside_a_list_has_no_rule() -> None:
     schema = schema_of(Old)
     fields = {
         **schema.fields,
@@ -160,15 +160,15 @@ def test_a_change_inside_a_list_needs_a_person() -> None:
     }
     (change,) = schema_changes(Schema("Old", 3, fields), Old)
     assert change.severity == "ERROR"
-    assert "no rule reaches into lists" in change.what
+    assert "rules cannot change items of lists" in change.description
 
 
-def test_a_schema_of_a_later_version_is_refused() -> None:
+def test_schema_of_a_later_version_is_rejected() -> None:
     with pytest.raises(ConfigError, match="version: expected at most 3"):
         schema_changes(dataclasses.replace(schema_of(Old), version=4), Old)
 
 
-def test_what_a_type_accepts() -> None:
+def test_type_accepts_compatible_types() -> None:
     assert accepts("float", "int")
     assert not accepts("int", "float")
     assert accepts("Optional[float]", "Optional[int]")
@@ -187,7 +187,7 @@ def test_schema_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     current = path.read_text()
     assert current == dump_schema(schema_of(TrainConfig))
     assert run(["config", "check-schema", str(path)]) == 0
-    assert "the schema is that of TrainConfig" in capsys.readouterr().out
+    assert "the schema matches TrainConfig" in capsys.readouterr().out
     older = current.replace(
         '"optim.lr": (type: "float", default: 0.001)', '"optim.lr": (type: "float", default: 0.5)'
     )
@@ -195,7 +195,7 @@ def test_schema_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert run(["config", "check-schema", str(path)]) == 1
     out = capsys.readouterr().out
     assert "WARN   optim.lr: default changed from 0.5 to 0.001" in out
-    assert f"let version() be {TrainConfig.version() + 1}" in out
+    assert f"let version() return {TrainConfig.version() + 1}" in out
     assert (
         f"    {TrainConfig.version()}: [\n        ChangeDefault(('optim', 'lr'), 0.5, 0.001),\n"
         in out
@@ -219,7 +219,7 @@ class Mine(TrainConfig):
 """
 
 
-def test_schema_of_a_configuration_of_your_own(
+def test_schema_of_a_custom_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
@@ -245,7 +245,7 @@ def test_schema_of_a_configuration_of_your_own(
         (["upgrade-config", "nowhere.ron"], 1, ["nowhere.ron"]),
     ],
 )
-def test_a_mistake_ends_with_one_line(
+def test_usage_errors_print_one_line(
     arguments: list[str],
     status: int,
     words: list[str],
@@ -301,7 +301,7 @@ def test_files_of_other_formats_are_upgraded(suffix: str, path: Path, tmp_path: 
     assert dump_config(load_config(TrainConfig, copy)) == before
 
 
-def test_comments_stay_or_their_loss_is_said(
+def test_comments_are_kept_or_their_loss_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "# At the top.\n\nversion: 0\noptim:\n    lr: 1e-3  # inside\n"
@@ -318,7 +318,7 @@ def test_comments_stay_or_their_loss_is_said(
 
 @dataclass
 class Plain(Versioned):
-    """A class whose newest version changes nothing in files."""
+    """A class with a newest version that does not change files."""
 
     wandb_entity: str = ""
     seed: int = 1
@@ -332,7 +332,7 @@ class Plain(Versioned):
 PLAIN = f"{__file__}:Plain"
 
 
-def test_only_the_number_changes_where_nothing_else_does(tmp_path: Path) -> None:
+def test_only_the_version_number_changes_without_other_changes(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     text = 'wandb_entity = "me" # mine\nversion = 4\nname = "version = 4"\n'
     file.write_text(text)
@@ -366,7 +366,7 @@ def test_only_the_number_changes_where_nothing_else_does(tmp_path: Path) -> None
     ],
 )
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
-def test_the_version_is_found_behind_comments_and_text_that_name_it(
+def test_version_is_found_among_similar_comments_and_text(
     suffix: str,
     text: str,
     after: str,
@@ -381,14 +381,14 @@ def test_the_version_is_found_behind_comments_and_text_that_name_it(
     assert capsys.readouterr().out.endswith("upgraded from version 4 to 5\n")
 
 
-def test_a_version_that_cannot_be_found_is_written_anew(tmp_path: Path) -> None:
+def test_file_without_a_locatable_version_is_rewritten(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("# version: 4\nversion: 0x4\nwandb_entity: me\n")
     assert run(["config", "--class", PLAIN, "upgrade-config", str(file)]) == 0
     assert file.read_text() == "# version: 4\nversion: 5\nwandb_entity: me\n"
 
 
-def test_a_file_that_is_written_anew_keeps_its_line_breaks(tmp_path: Path) -> None:
+def test_rewritten_file_keeps_its_line_breaks(tmp_path: Path) -> None:
     file = tmp_path / "config.ron"
     file.write_bytes(b"// Mine.\r\n(\r\n    version: 0,\r\n    count: 3,\r\n)\r\n")
     upgrade = upgraded_file(Renamed, file)
@@ -422,7 +422,7 @@ def test_sections_in_lists_and_dicts_and_empty_ones_keep_their_comments(tmp_path
 
 @dataclass
 class Renamed(Versioned):
-    """A class in whose past a field had another name and another value was allowed."""
+    """A class with a renamed field and a value that is no longer allowed."""
 
     section: Section
     number: int = 1
@@ -455,7 +455,7 @@ def test_a_rule_that_rejects_values_keeps_the_others() -> None:
         load_config(Renamed, None, text="(version: 1, section: (kind: c))")
 
 
-def test_what_is_wrong_in_one_file_does_not_stop_the_others(
+def test_error_in_a_file_does_not_stop_the_upgrade_of_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad, good = tmp_path / "bad.ron", tmp_path / "good.ron"
@@ -478,9 +478,7 @@ def test_a_file_keeps_its_mode_and_links_stay_links(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file.ron", "link.ron"]
 
 
-def test_a_write_that_fails_leaves_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_keeps_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file.ron"
     file.write_text("old")
 

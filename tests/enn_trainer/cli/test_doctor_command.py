@@ -34,7 +34,7 @@ Requires-Dist: surely-not-installed>=2; extra == "dev"
 
 Asked = tuple[dict[str, Any], str]
 ANSWERS: dict[object, Asked] = {}
-ask: Callable[[str, float], Asked] = doctor_command._ask
+ask: Callable[[str, float], Asked] = doctor_command._call_in_subprocess
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def _ask_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             ANSWERS[key] = ask(function, timeout_s)
         return ANSWERS[key]
 
-    monkeypatch.setattr(doctor_command, "_ask", ask_once)
+    monkeypatch.setattr(doctor_command, "_call_in_subprocess", ask_once)
 
 
 def examined(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
@@ -105,7 +105,7 @@ def test_all_parts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_report_has_the_system(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_contains_the_system(capsys: pytest.CaptureFixture[str]) -> None:
     run(["doctor", "--json"])
     report = json.loads(capsys.readouterr().out)
     keys = {"system", "machine", "processor", "checks", "can_train"}
@@ -114,13 +114,13 @@ def test_report_has_the_system(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_table_ends_with_the_lines_to_type(
+def test_table_ends_with_the_fixes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROGUE_NET_NATIVE", "0")
     assert run(["doctor"]) == 0  # slower, but it trains
     out = capsys.readouterr().out
-    assert re.match(r"network +ok +Ray and torchrun run what their network sends: ", out)
+    assert re.match(r"network +ok +Ray and torchrun execute what their network sends: ", out)
     assert out.endswith("\nto fix:\n  unset ROGUE_NET_NATIVE\n")
     line = next(line for line in out.splitlines() if line.startswith("compiled part"))
     assert line.split()[2] == "problem"
@@ -132,7 +132,7 @@ def test_table_ends_with_the_lines_to_type(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("code", "found"),
+    ("code", "result"),
     [
         ("raise ImportError('libc10.so: undefined symbol')", "libc10.so: undefined symbol"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
@@ -143,7 +143,7 @@ def test_table_ends_with_the_lines_to_type(
     ],
 )
 def test_broken_torch_is_reported(
-    code: str, found: str, first: Path, capsys: pytest.CaptureFixture[str]
+    code: str, result: str, first: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The test has imported torch already, so this shows that a process of its own is asked."""
     (first / "torch.py").write_text(code)
@@ -151,7 +151,7 @@ def test_broken_torch_is_reported(
     status, checks = examined(capsys, *options)
     assert status == 1
     assert checks["torch"]["status"] == "problem"
-    assert found in checks["torch"]["found"]
+    assert result in checks["torch"]["found"]
     assert checks["torch"]["fix"].endswith("pip install --force-reinstall torch")
     assert "device" not in checks
     if not options:
@@ -202,8 +202,8 @@ backends = SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False))
 
 
 @pytest.mark.slow
-def test_nothing_is_installed(tmp_path: Path) -> None:
-    """A Python without any package, beside this checkout."""
+def test_missing_installation_is_reported(tmp_path: Path) -> None:
+    """A Python without any package, with this checkout on its path."""
     (tmp_path / "packaging").symlink_to(Path(sys.modules["packaging"].__path__[0]))
     add_ours(tmp_path)
     command = [sys.executable, "-S", "-c", "from enn_trainer.cli import main; main()", "doctor"]
@@ -227,12 +227,13 @@ def test_nothing_is_installed(tmp_path: Path) -> None:
 
 def test_doctor_imports_no_torch() -> None:
     answers = {
-        name: doctor_command._ask(name, 60.0)
+        name: doctor_command._call_in_subprocess(name, 60.0)
         for name in ("numpy_facts", "torch_facts", "compiled_facts")
     }
     code = (
         "import sys; from enn_trainer.cli import doctor_command, run; "
-        f"doctor_command._ask = lambda name, timeout_s: {answers!r}[name]; run(['doctor']); "
+        f"doctor_command._call_in_subprocess = lambda name, timeout_s: {answers!r}[name]; "
+        "run(['doctor']); "
         "found = {'torch', 'numpy'} & {*sys.modules}; assert not found, found"
     )
     done = subprocess.run(
@@ -251,13 +252,13 @@ def test_missing_and_old_requirements_are_named(
     add_ours(first, requires="Requires-Dist: no-such-package>=1\nRequires-Dist: rich>=999")
     status, checks = examined(capsys)
     assert status == 1
-    found = checks["packages"]
-    assert found["status"] == "missing"
-    assert found["found"] == "no-such-package>=1, rich>=999"
-    assert shlex.split(found["fix"])[-2:] == ["no-such-package>=1", "rich>=999"]
+    result = checks["packages"]
+    assert result["status"] == "missing"
+    assert result["found"] == "no-such-package>=1, rich>=999"
+    assert shlex.split(result["fix"])[-2:] == ["no-such-package>=1", "rich>=999"]
 
 
-def test_extras_have_their_versions_or_the_line_to_install_them(
+def test_extras_list_versions_or_the_install_command(
     first: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import matplotlib
@@ -273,17 +274,17 @@ def test_extras_have_their_versions_or_the_line_to_install_them(
     assert missing["fix"] == ""  # nothing is broken
 
 
-def test_python_that_is_too_old(first: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_python_versions_are_reported(first: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_ours(first, python=">=3.99")
     status, checks = examined(capsys)
     assert status == 1
     assert checks["python"]["found"].endswith(", expected >=3.99")
 
 
-def test_package_that_is_not_installed_is_called_so(
+def test_packages_that_are_not_installed_are_reported_as_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_command, "US", "enn-trainer-of-nobody")
+    monkeypatch.setattr(doctor_command, "PACKAGE", "enn-trainer-of-nobody")
     status, checks = examined(capsys)
     assert status == 0
     assert checks["packages"]["status"] == "missing"
@@ -291,7 +292,9 @@ def test_package_that_is_not_installed_is_called_so(
 
 
 def test_packages_that_need_numpy_2_are_named(first: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_command, "_ask", lambda *_: ({"version": "1.26.4"}, ""))
+    monkeypatch.setattr(
+        doctor_command, "_call_in_subprocess", lambda *_: ({"version": "1.26.4"}, "")
+    )
     add_package(first, "jax", "0.9", "numpy>=2.0", 'numpy>=9; python_version < "3.0"')
     add_package(first, "ragged-buffer", "0.4.8", "numpy~=1.21")
     add_package(first, "other", "1", 'numpy>=2; extra == "gpu"', "numpy-like>=2")
@@ -307,7 +310,9 @@ def test_packages_that_need_numpy_2_are_named(first: Path, monkeypatch: pytest.M
     assert "other" not in check.found
     assert "pip uninstall -y ragged-buffer && " in check.fix
     assert check.fix.endswith("pip install 'numpy>=2'")
-    monkeypatch.setattr(doctor_command, "_ask", lambda *_: ({"version": "2.4.0"}, ""))
+    monkeypatch.setattr(
+        doctor_command, "_call_in_subprocess", lambda *_: ({"version": "2.4.0"}, "")
+    )
     assert "held" not in doctor_command._check_numpy(1.0).found
 
 
@@ -331,10 +336,10 @@ def test_broken_numpy_stops_training(first: Path, capsys: pytest.CaptureFixture[
         ({"instructions": "x86-64-v3", "problem": ""}, "ok", ""),
     ],
 )
-def test_compiled_part_has_its_cure(
+def test_compiled_part_suggests_a_fix(
     facts: dict[str, Any], status: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_command, "_ask", lambda *_: (facts, ""))
+    monkeypatch.setattr(doctor_command, "_call_in_subprocess", lambda *_: (facts, ""))
     check = doctor_command._check_compiled(1.0)
     assert (check.status, check.blocks) == (status, False)
     assert fix in check.fix
@@ -344,7 +349,7 @@ def test_compiled_part_has_its_cure(
     assert ("--force-reinstall WHEEL" in doctor_command._check_compiled(1.0).fix) == bool(fix)
 
 
-def test_limits_of_a_container_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_container_limits_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"cpu.max": [["150000", "100000"]], "memory.max": [["400000000"]]}
     monkeypatch.setattr(doctor_command, "_limits", lambda file: iter(limits[file]))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
@@ -354,7 +359,7 @@ def test_limits_of_a_container_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory.found.startswith("0.4 GB")
 
 
-def test_limits_are_those_of_the_group_and_of_groups_around_it(
+def test_limits_include_parent_control_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     files = {
@@ -377,19 +382,19 @@ def test_limits_are_those_of_the_group_and_of_groups_around_it(
 
 
 @pytest.mark.slow
-def test_trial_trains_and_leaves_nothing(
+def test_trial_trains_without_leaving_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    ask_once = doctor_command._ask
+    ask_once = doctor_command._call_in_subprocess
 
     def ask_for_less(function: str, timeout_s: float) -> Asked:
         if function != "measure_speed":
             return ask_once(function, timeout_s)
         return ask(f"__dict__.update(TRIAL_S=0.1) or m.{function}", timeout_s)
 
-    monkeypatch.setattr(doctor_command, "_ask", ask_for_less)
+    monkeypatch.setattr(doctor_command, "_call_in_subprocess", ask_for_less)
     status, checks = examined(capsys, "--try")
     assert status == 0
     speed, _, unit = checks["speed"]["found"].partition(" frames/s in MoveToOrigin, ")
@@ -399,16 +404,18 @@ def test_trial_trains_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_usual_speed_is_the_committed_one() -> None:
+def test_usual_speed_matches_the_committed_results() -> None:
     text = (ROOT / "benchmarks/results/same_speed.md").read_text()
     row = next(line for line in text.splitlines() if line.startswith("| move_to_origin"))
     assert f"{doctor_command.USUAL_FRAMES_PER_S:,}" in row.split(" | ")
     assert "AMD EPYC with two cores" in text
 
 
-def test_trial_that_fails_is_reported(
+def test_failed_trial_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_command, "_ask", lambda *_: ({}, "RuntimeError: no memory"))
+    monkeypatch.setattr(
+        doctor_command, "_call_in_subprocess", lambda *_: ({}, "RuntimeError: no memory")
+    )
     assert run(["doctor", "--try"]) == 1
     assert "training failed: RuntimeError: no memory" in capsys.readouterr().out

@@ -66,13 +66,13 @@ def measured_rows() -> dict[str, tuple[int, float, float]]:
 
 
 @pytest.mark.parametrize("name", [w.name for w in KNOWN_WORLDS.values() if w.frames])
-def test_numbers_of_training_are_those_of_the_committed_results(name: str) -> None:
+def test_training_facts_match_the_committed_results(name: str) -> None:
     world = KNOWN_WORLDS[name]
     row = {"Duel": "duel against random"}.get(world.name, world.config)
     assert (world.frames, world.minutes, world.learnt) == measured_rows()[row]
 
 
-def test_facts_are_of_shipped_environments_in_their_order() -> None:
+def test_facts_list_the_built_in_environments_in_order() -> None:
     assert list(KNOWN_WORLDS) == [name for name in ENV_REGISTRY if name in KNOWN_WORLDS]
 
 
@@ -85,19 +85,19 @@ def test_an_environment_without_facts_is_listed(
     assert re.split(r"  +", row.strip()) == ["Count", "Player, Bean", "count", "-", "-", "-"]
 
 
-def test_settings_exist_and_make_the_world_with_the_arguments_of_its_facts() -> None:
+def test_settings_exist_and_use_the_arguments_of_the_facts() -> None:
     named = {w.name: w for w in KNOWN_WORLDS.values() if w.config}
     for name in KNOWN_WORLDS.keys() - named:
         assert configs_of_world(name) == []
     assert {"Xor", "Duel"} <= named.keys()
-    for name, known in named.items():
-        env = StateManager(init_path=ROOT / f"configs/{known.config}.ron").config.env
+    for name, fact in named.items():
+        env = StateManager(init_path=ROOT / f"configs/{fact.config}.ron").config.env
         assert env.id == name
-        mine, theirs = (ENV_REGISTRY[name](**k) for k in (known.kwargs, json.loads(env.kwargs)))
-        assert vars(mine) == vars(theirs)
+        mine, reference = (ENV_REGISTRY[name](**k) for k in (fact.kwargs, json.loads(env.kwargs)))
+        assert vars(mine) == vars(reference)
 
 
-def test_the_list_has_a_plain_line_for_each_world(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_has_one_line_per_environment(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + len(ENV_REGISTRY) + 1
@@ -108,7 +108,7 @@ def test_the_list_has_a_plain_line_for_each_world(capsys: pytest.CaptureFixture[
     assert hunt.split()[-5:] == ["100,352", "0.3", "3.39", "of", "5"]
 
 
-def test_the_list_as_json_has_the_spaces_and_facts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_list_has_the_spaces_and_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs", "--json"]) == 0
     worlds = {world["name"]: world for world in json.loads(capsys.readouterr().out)}
     assert worlds.keys() == ENV_REGISTRY.keys()
@@ -118,26 +118,28 @@ def test_the_list_as_json_has_the_spaces_and_facts(capsys: pytest.CaptureFixture
     assert worlds["Xor"]["actions"]["output"] == {"kind": "global", "labels": ["0", "1"]}
 
 
-def test_one_world_has_spaces_rules_returns_settings_and_lines_to_type(
+def test_description_has_spaces_rules_returns_settings_and_commands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["envs", "Count"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Count(masked_choices=2)\n\nBeans without features; the reward is 1")
+    assert out.startswith(
+        "Count(masked_choices=2)\n\nCount beans without features: the reward is 1"
+    )
     assert re.search(r"^  count +categorical +0, 1, 2, 3, 4, 5, 6, 7, 8, 9$", out, re.MULTILINE)
     assert re.search(r"^  learnt +1 after 2,000 frames, 0\.1 minutes$", out, re.MULTILINE)
     assert "settings: configs/count.ron\n" in out
     assert out.endswith("type\n  enn train Count\n  enn play Count masked_choices=2\n")
 
 
-def test_the_return_of_random_play_is_measured_and_reproducible() -> None:
-    found = describe("MultiArmedBandit", [])["return_random"]
-    assert found == describe("MultiArmedBandit", [])["return_random"]
-    mean, ci95 = map(float, found.split(" ± "))
+def test_return_of_random_play_is_measured_and_reproducible() -> None:
+    result = describe("MultiArmedBandit", [])["return_random"]
+    assert result == describe("MultiArmedBandit", [])["return_random"]
+    mean, ci95 = map(float, result.split(" ± "))
     assert abs(mean - 0.2) < 2 * ci95  # one of five arms pays
 
 
-def test_a_world_of_a_file_is_described_with_its_arguments(
+def test_environment_of_a_file_is_described_with_its_arguments(
     orchard: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["envs", orchard, "trees=3"]) == 0
@@ -151,7 +153,7 @@ def test_a_world_of_a_file_is_described_with_its_arguments(
     assert "  enn check orchard.py:Orchard trees=3\n" in out
 
 
-def test_facts_of_the_settings_are_left_out_for_other_arguments(
+def test_facts_are_omitted_for_other_arguments(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["envs", "Count", "--env-kwargs", "masked_choices=5"]) == 0
@@ -167,11 +169,11 @@ def test_facts_of_the_settings_are_left_out_for_other_arguments(
         (["Duell"], "got 'Duell', did you mean Duel?"),
         (["orchard.py:Orchid"], "got 'Orchid', did you mean Orchard?"),
         (["orchard.py:Orchard"], "KEY=VALUE: missing a required argument: 'trees'"),
-        (["--env-kwargs", "size=3"], "ENV: expected the name of a world before size=3"),
+        (["--env-kwargs", "size=3"], "ENV: expected an environment before size=3"),
         (["Xor", "--env-kwargs", "size=3"], "KEY=VALUE: got an unexpected keyword"),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_usage_errors_print_one_line(
     orchard: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["envs", *arguments]) == 2

@@ -16,10 +16,10 @@ from enn_trainer import ConfigError
 from enn_trainer.cli import run
 from enn_trainer.cli.eval_command import (
     _num_envs,
-    as_typed,
     eval_progress,
     parser,
     table,
+    with_option_names,
 )
 from enn_trainer.cli.eval_command import (
     config_of as eval_config_of,
@@ -46,14 +46,14 @@ def evaluated(tmp_path: Path, *arguments: str, status: int = 0) -> Any:
 
 
 @pytest.mark.slow
-def test_suites_are_measured_over_the_trained_arguments(
+def test_suites_override_the_arguments_of_training(
     mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = evaluated(
+    result = evaluated(
         tmp_path, str(mines_run), *QUICK, "--suite", "nmines=4", "--suite", "nrobots=2,nmines=3"
     )
-    assert list(found["suites"]) == ["", "nmines=4", "nrobots=2,nmines=3"]
-    trained, four, both = found["suites"].values()
+    assert list(result["suites"]) == ["", "nmines=4", "nrobots=2,nmines=3"]
+    trained, four, both = result["suites"].values()
     for suite in (trained, four, both):
         assert (suite["episodes"], suite["missing"]) == (12, 0)
         assert suite["metrics"]["episodic_reward"]["count"] == 12
@@ -61,8 +61,8 @@ def test_suites_are_measured_over_the_trained_arguments(
     assert trained["metrics"]["entity_count/Mine"]["max"] == 2
     assert four["metrics"]["entity_count/Mine"]["max"] == 4
     assert json.loads(both["config"]["env.kwargs"]) == MINES | {"nmines": 3, "nrobots": 2}
-    assert found["step"] > 0
-    assert Path(found["checkpoint"]).is_dir()
+    assert result["step"] > 0
+    assert Path(result["checkpoint"]).is_dir()
     captured = capsys.readouterr()
     assert re.search(r"nmines=4 +episodic_reward +[\d.e+-]+ ± [\d.e+-]+ ", captured.out)
     assert "\x1b" not in captured.out
@@ -70,21 +70,19 @@ def test_suites_are_measured_over_the_trained_arguments(
 
 
 @pytest.mark.slow
-def test_same_checkpoint_gives_the_same_numbers_on_any_number_of_processes(
-    mines_run: Path, tmp_path: Path
-) -> None:
-    one = evaluated(tmp_path, str(mines_run), *QUICK)
+def test_results_do_not_depend_on_the_number_of_processes(mines_run: Path, tmp_path: Path) -> None:
+    single = evaluated(tmp_path, str(mines_run), *QUICK)
     again = evaluated(tmp_path, str(mines_run), *QUICK)
     two = evaluated(tmp_path, str(mines_run), *QUICK, "--processes", "2")
-    assert one == again
-    assert two["suites"][""].pop("config") != one["suites"][""].pop("config")
-    assert two == one
+    assert single == again
+    assert two["suites"][""].pop("config") != single["suites"][""].pop("config")
+    assert two == single
     other = evaluated(tmp_path, str(mines_run), *QUICK, "--seed", "5")
-    assert other["suites"][""]["metrics"] != one["suites"][""]["metrics"]
+    assert other["suites"][""]["metrics"] != single["suites"][""]["metrics"]
 
 
 @pytest.mark.slow
-def test_report_lies_beside_the_checkpoint_unless_told(mines_run: Path, tmp_path: Path) -> None:
+def test_report_is_written_to_the_run_folder_by_default(mines_run: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(mines_run, run_dir)
     assert run(["eval", str(run_dir), *QUICK]) == 0
@@ -94,7 +92,7 @@ def test_report_lies_beside_the_checkpoint_unless_told(mines_run: Path, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_run_in_a_read_only_folder_is_measured_and_printed(
+def test_results_of_a_run_in_a_read_only_folder_are_printed(
     options: list[str],
     mines_run: Path,
     tmp_path: Path,
@@ -107,7 +105,7 @@ def test_a_run_in_a_read_only_folder_is_measured_and_printed(
     assert run(["eval", str(folder), *QUICK, *options]) == 0
     out, err = capsys.readouterr()
     assert "episodic_reward" in out
-    assert "not written to a file, as the folder of the run is read-only; --out FILE does" in err
+    assert "the folder of the run is read-only; use --out FILE" in err
     assert sorted(folder.rglob("*")) == before
     assert run(["eval", str(folder), *QUICK, "--out", str(folder / "report.json")]) == 2
 
@@ -115,39 +113,39 @@ def test_a_run_in_a_read_only_folder_is_measured_and_printed(
 @pytest.mark.slow
 def test_opponents_play_the_other_side(duel_run: Path, tmp_path: Path) -> None:
     for opponent in ("random", str(duel_run)):
-        found = evaluated(
+        result = evaluated(
             tmp_path, str(duel_run), *QUICK, "--opponent", opponent, "--deterministic"
         )
-        assert found["suites"][""]["metrics"]["win"]["count"] == 12
+        assert result["suites"][""]["metrics"]["win"]["count"] == 12
 
 
-def test_published_checkpoint_is_measured(tmp_path: Path) -> None:
+def test_published_checkpoint_is_evaluated(tmp_path: Path) -> None:
     """It learnt to take the best cherries first, which is a return of 1."""
-    found = evaluated(tmp_path, str(GOLDEN), *QUICK, "--deterministic")
-    reward = found["suites"][""]["metrics"]["episodic_reward"]
+    result = evaluated(tmp_path, str(GOLDEN), *QUICK, "--deterministic")
+    reward = result["suites"][""]["metrics"]["episodic_reward"]
     assert reward["min"] == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.slow
-def test_world_of_a_file_is_named_with_env(mines_run: Path, tmp_path: Path) -> None:
+def test_environment_of_a_file_is_selected_with_env(mines_run: Path, tmp_path: Path) -> None:
     world = tmp_path / "mine_world.py"
     world.write_text("from entity_env.examples import MineSweeper\nclass Mine(MineSweeper): pass\n")
-    there = ["--env", f"{world}:Mine", "--env-kwargs", "nmines=2,nrobots=1"]
-    found = evaluated(tmp_path, str(mines_run), *QUICK, *there, "--processes", "2")
-    assert found["suites"][""]["config"]["env.id"] == f"{world}:Mine"
-    assert found["suites"][""]["metrics"]["entity_count/Mine"]["max"] == 2
+    exists = ["--env", f"{world}:Mine", "--env-kwargs", "nmines=2,nrobots=1"]
+    result = evaluated(tmp_path, str(mines_run), *QUICK, *exists, "--processes", "2")
+    assert result["suites"][""]["config"]["env.id"] == f"{world}:Mine"
+    assert result["suites"][""]["metrics"]["entity_count/Mine"]["max"] == 2
 
 
-def test_episodes_that_do_not_end_are_an_error_with_what_was_measured(
+def test_unfinished_episodes_are_an_error_with_partial_results(
     mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = evaluated(tmp_path, str(mines_run), *QUICK, "--max-steps", "1", status=1)
-    assert found["suites"][""]["missing"] > 0
+    result = evaluated(tmp_path, str(mines_run), *QUICK, "--max-steps", "1", status=1)
+    assert result["suites"][""]["missing"] > 0
     assert "raise --max-steps" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_film_of_each_suite(mines_run: Path, tmp_path: Path) -> None:
+def test_each_suite_has_a_video(mines_run: Path, tmp_path: Path) -> None:
     film = tmp_path / "film.gif"
     few = ["--episodes", "2", "--num-envs", "2"]
     evaluated(tmp_path, str(mines_run), *few, "--video", str(film), "--suite", "nmines=1")
@@ -160,8 +158,8 @@ def test_film_of_each_suite(mines_run: Path, tmp_path: Path) -> None:
     [
         ([], ["CHECKPOINT"]),
         (["nowhere"], ["nowhere", "checkpoint"]),
-        (["DUEL", "--env", "Xor"], ["--env: Xor", "another world"]),
-        (["MINES", "--env", "Xor"], ["--env: Xor is another world"]),
+        (["DUEL", "--env", "Xor"], ["--env: Xor", "other spaces"]),
+        (["MINES", "--env", "Xor"], ["--env: Xor has other spaces"]),
         (["MINES", "--env", "Xor", "--env-kwargs", "n=1"], ["--env-kwargs", "Xor takes"]),
         (["MINES", "--suite", "nmines=3,nmines=4"], ["--suite", "nmines twice"]),
         (["MINES", "--out", "/dev/full"], ["--out", "/dev/full"]),
@@ -182,21 +180,21 @@ def test_film_of_each_suite(mines_run: Path, tmp_path: Path) -> None:
         (["DUEL", "--num-envs", "3"], ["--num-envs", "multiples of 2"]),
     ],
 )
-def test_wrong_argument_ends_with_one_line_and_status_2(
+def test_invalid_argument_prints_one_line_and_exits_with_status_2(
     arguments: list[str],
     expected: list[str],
     mines_run: Path,
     duel_run: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = [{"MINES": str(mines_run), "DUEL": str(duel_run)}.get(a, a) for a in arguments]
-    said = refused(["eval", *given], capsys)
+    values = [{"MINES": str(mines_run), "DUEL": str(duel_run)}.get(a, a) for a in arguments]
+    said = refused(["eval", *values], capsys)
     for word in expected:
         assert word in said
 
 
 @pytest.mark.slow
-def test_each_suite_has_as_many_environments_as_fit_its_sides(
+def test_number_of_environments_of_a_suite_fits_its_sides(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody typed a number, so none is refused."""
@@ -205,15 +203,15 @@ def test_each_suite_has_as_many_environments_as_fit_its_sides(
     ring = [str(tmp_path / "run"), "--env", name, "--episodes", "12"]
     suites = ["--suite", "n=2", "--suite", "n=5", "--suite", "n=4"]
     for more in (["--processes", "1", *suites], ["--processes", "2", *suites[2:4]]):
-        found = evaluated(tmp_path, *ring, *more)["suites"]
-        assert [suite["episodes"] for suite in found.values()] == [12] * (len(more) // 2)
+        result = evaluated(tmp_path, *ring, *more)["suites"]
+        assert [suite["episodes"] for suite in result.values()] == [12] * (len(more) // 2)
     capsys.readouterr()
     line = refused(["eval", *ring, *suites, "--num-envs", "4"], capsys)
     assert "--num-envs: expected multiples of 5, the sides of a match in --suite n=5, got 4" in line
     assert evaluated(tmp_path, *ring, *suites, "--num-envs", "20")
 
 
-def test_run_of_an_unknown_world_asks_for_env(
+def test_run_of_an_unknown_environment_asks_for_env(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A factory of vectorised environments, which may read `env.id`, keeps its default."""
@@ -226,11 +224,11 @@ def test_run_of_an_unknown_world_asks_for_env(
     capsys.readouterr()
     assert run(["eval", str(tmp_path / "run")]) == 2
     err = capsys.readouterr().err
-    assert "env.id: MoveToOrigin, as the checkpoint says, is another world" in err
-    assert err.rstrip().endswith("name that with --env")
+    assert "env.id: MoveToOrigin, named by the checkpoint, has other spaces" in err
+    assert err.rstrip().endswith("name it with --env")
 
 
-def test_commas_in_brackets_and_quotes_separate_nothing() -> None:
+def test_commas_in_brackets_and_quotes_do_not_separate() -> None:
     assert split_pairs('a=[1,2],b="x,y",c=3') == ["a=[1,2]", 'b="x,y"', "c=3"]
 
 
@@ -239,19 +237,19 @@ def test_terminal_gets_a_table_and_a_bar() -> None:
     results = {
         name: SuiteResult({"r": Measured(0.5, 0.1, 0, 1, 9)}, 9, 0, 5) for name in ("", "[b]")
     }
-    with console.capture() as shown:
+    with console.capture() as output:
         table(results, console)
         with eval_progress(console) as watch:
             watch("", 0.5)
             watch("", 1.0)
-    assert "0.5 ± 0.1" in shown.get()
-    assert "[b]" in shown.get()
-    assert "━" in shown.get()
+    assert "0.5 ± 0.1" in output.get()
+    assert "[b]" in output.get()
+    assert "━" in output.get()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["closed", "full", "ascii"])
-def test_numbers_are_written_also_where_the_table_cannot_be_printed(
+def test_report_is_written_even_if_the_table_cannot_be_printed(
     mines_run: Path, tmp_path: Path, output: str
 ) -> None:
     file = tmp_path / "out.json"
@@ -279,7 +277,7 @@ def test_numbers_are_written_also_where_the_table_cannot_be_printed(
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_terminated_evaluation_leaves_no_half_film(duel_run: Path, tmp_path: Path) -> None:
+def test_terminated_evaluation_leaves_no_partial_video(duel_run: Path, tmp_path: Path) -> None:
     film, half = tmp_path / "film.mp4", tmp_path / ".writing-film.mp4"
     command = [*ENN, "eval", str(duel_run), "--episodes", "100000", "--num-envs", "4"]
     with start_program(
@@ -347,21 +345,21 @@ def test_argument_with_a_slash_is_a_suite() -> None:
 
 
 @pytest.mark.slow
-def test_another_world_has_its_own_arguments_and_says_so(
+def test_another_environment_does_not_get_the_arguments_of_the_run(
     mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = tmp_path / "other_mines.py"
     world.write_text("from entity_env.examples import MineSweeper\nclass Mine(MineSweeper): pass\n")
-    found = evaluated(tmp_path, str(mines_run), *QUICK, "--env", f"{world}:Mine")
-    assert found["suites"][""]["config"]["env.kwargs"] == "{}"
-    assert f"not those of the run, {json.dumps(MINES)}" in capsys.readouterr().err
-    found = evaluated(tmp_path, str(mines_run), "nmines=4", *QUICK)
-    assert found == evaluated(tmp_path, str(mines_run), *QUICK, "--env-kwargs", "nmines=4")
-    assert found["suites"][""]["metrics"]["entity_count/Mine"]["max"] == 4
-    assert found["suites"][""]["metrics"]["entity_count/Robot"]["max"] == 1
+    result = evaluated(tmp_path, str(mines_run), *QUICK, "--env", f"{world}:Mine")
+    assert result["suites"][""]["config"]["env.kwargs"] == "{}"
+    assert f"the arguments of the run, {json.dumps(MINES)}" in capsys.readouterr().err
+    result = evaluated(tmp_path, str(mines_run), "nmines=4", *QUICK)
+    assert result == evaluated(tmp_path, str(mines_run), *QUICK, "--env-kwargs", "nmines=4")
+    assert result["suites"][""]["metrics"]["entity_count/Mine"]["max"] == 4
+    assert result["suites"][""]["metrics"]["entity_count/Robot"]["max"] == 1
 
 
-def test_any_exception_of_a_world_is_one_line_with_the_place(
+def test_any_exception_of_an_environment_prints_one_line_with_its_location(
     mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = tmp_path / "broken_mines.py"
@@ -390,22 +388,22 @@ def test_any_exception_of_a_world_is_one_line_with_the_place(
     )
 
 
-def test_baselines_play_the_same_episodes_and_stand_beside_the_agent(
+def test_baselines_play_the_same_episodes_as_the_agent(
     xor_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = ["--baseline", "random", "--baseline", "greedy"]
-    found = evaluated(tmp_path, str(xor_run), *QUICK, *both)["suites"]
+    result = evaluated(tmp_path, str(xor_run), *QUICK, *both)["suites"]
     lines = capsys.readouterr().out.splitlines()
-    shown = [tuple(re.split("  +", line)[:2]) for line in lines]
+    output = [tuple(re.split("  +", line)[:2]) for line in lines]
     titles = ["as trained", "random", "greedy"]
-    assert shown[1:4] == [(title, "episodic_reward") for title in titles]
-    assert all(metric != "episodic_reward" for _, metric in shown[4:-1])
+    assert output[1:4] == [(title, "episodic_reward") for title in titles]
+    assert all(metric != "episodic_reward" for _, metric in output[4:-1])
     plain = evaluated(tmp_path, str(xor_run), *QUICK)["suites"]
     greedy = evaluated(tmp_path, str(xor_run), *QUICK, "--deterministic")["suites"]
-    assert found[""] == plain[""]
-    assert found["greedy"]["metrics"] == greedy[""]["metrics"]
-    assert found["random"]["episodes"] == 12
-    assert found["random"]["config"]["opponent_only"]
+    assert result[""] == plain[""]
+    assert result["greedy"]["metrics"] == greedy[""]["metrics"]
+    assert result["random"]["episodes"] == 12
+    assert result["random"]["config"]["opponent_only"]
 
 
 def test_each_suite_has_its_baselines() -> None:
@@ -413,38 +411,40 @@ def test_each_suite_has_its_baselines() -> None:
     evaluation = eval_config_of(config_of(), options).eval
     assert evaluation is not None
     assert list(evaluation.suites) == ["n=3", "random", "n=3 random"]
-    of_suite = evaluation.suites["n=3 random"]
-    assert of_suite.env == evaluation.suites["n=3"].env
-    assert (of_suite.opponent, of_suite.opponent_only) == ("random", True)
+    suite_rows = evaluation.suites["n=3 random"]
+    assert suite_rows.env == evaluation.suites["n=3"].env
+    assert (suite_rows.opponent, suite_rows.opponent_only) == ("random", True)
 
 
-def test_names_can_be_read_on_a_narrow_terminal() -> None:
+def test_names_are_readable_on_a_narrow_terminal() -> None:
     console = Console(force_terminal=True, width=50)
     name = "episodic_reward_of_a_long_name"
-    with console.capture() as shown:
+    with console.capture() as output:
         table({"": SuiteResult({name: Measured(0.5, 0.1, 0, 1, 9)}, 9, 0, 5)}, console)
-    plain = re.sub(r"\x1b\[[\d;]*m", "", shown.get())
+    plain = re.sub(r"\x1b\[[\d;]*m", "", output.get())
     assert "…" not in plain
     cells = "".join(line.split("│")[2].strip() for line in plain.splitlines() if "│" in line)
     assert name in cells
 
 
-def test_nothing_finished_is_said() -> None:
+def test_missing_results_are_reported() -> None:
     console = Console(width=100)
-    with console.capture() as shown:
+    with console.capture() as output:
         table({"": SuiteResult({}, 0, 12, 5)}, console)
-    assert shown.get() == "as trained: no results, as no episode counts, 12 did not end\n"
+    assert output.get() == "as trained: no results, because no episode counts, 12 did not end\n"
 
 
-def test_new_suite_is_shown_at_once() -> None:
+def test_new_suite_is_displayed_immediately() -> None:
     console = Console(width=100)
-    with console.capture() as shown, eval_progress(console) as watch:
+    with console.capture() as output, eval_progress(console) as watch:
         watch("", 0.0)
         watch("", 0.5)
         watch("n=3", 0.0)
-    assert shown.get() == "as trained: 0%\nn=3: 0%\n"
+    assert output.get() == "as trained: 0%\nn=3: 0%\n"
 
 
-def test_settings_are_renamed_but_not_in_paths() -> None:
+def test_settings_in_messages_become_options_except_in_paths() -> None:
     error = ConfigError("eval.opponent: eval.opponent/a is no checkpoint", "eval.suites['a'].b: c")
-    assert as_typed(error) == ("--opponent: eval.opponent/a is no checkpoint; --suite['a'].b: c")
+    assert with_option_names(error) == (
+        "--opponent: eval.opponent/a is no checkpoint; --suite['a'].b: c"
+    )

@@ -16,7 +16,7 @@ import pytest
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli import COMMANDS, run
-from enn_trainer.cli.arguments import OneLineParser, not_negative, positive, with_out
+from enn_trainer.cli.arguments import OneLineParser, normalize_json_option, not_negative, positive
 from enn_trainer.cli.load_world import parse_kwargs
 from enn_trainer.command import run_command
 from enn_trainer.runtime.interrupt import StoppedAtOnce
@@ -29,14 +29,15 @@ ENN_IN_ONE_PROCESS = (
     "-c",
     """
 from enn_trainer.cli import doctor_command, main
-doctor_command._ask = lambda function, timeout_s: (vars(doctor_command)[function](), "")
+call = lambda function, timeout_s: (vars(doctor_command)[function](), "")
+doctor_command._call_in_subprocess = call
 doctor_command.TRIAL_S = 0.0
 main()
 """,
 )
-"""The program `enn`, whose command `doctor` imports torch and trains in no process of its own.
+"""The program `enn`, with a command `doctor` that starts no subprocesses.
 
-Processes of `enn doctor` are tested in `test_doctor_command.py`.
+Subprocesses of `enn doctor` are tested in `test_doctor_command.py`.
 """
 SMALLER = {
     "enn train": SMALL,
@@ -50,7 +51,7 @@ SMALLER = {
     "enn league exploit": ["--timesteps", "48", "--games", "4"],
     "enn profile": [*SMALL, "--updates", "1"],
 }
-"""Arguments after those of an example, with which it takes a moment."""
+"""Additional arguments that make an example fast."""
 MEANINGS = {
     "--seed": {"metavar": "N", "type": not_negative, "nargs": None, "const": None},
     "--episodes": {"metavar": "N", "type": positive, "nargs": None, "const": None},
@@ -107,8 +108,8 @@ def test_options_mean_the_same_in_all_commands() -> None:
         for name, action in actions(parser).items():
             if name in MEANINGS:
                 seen.add(name)
-                found = {key: getattr(action, key) for key in MEANINGS[name]}
-                assert found == MEANINGS[name], (called, name)
+                result = {key: getattr(action, key) for key in MEANINGS[name]}
+                assert result == MEANINGS[name], (called, name)
             is_world = action.metavar == "ENV" and not action.option_strings
             if is_world:  # is followed by its arguments
                 index = parser._actions.index(action)
@@ -127,12 +128,13 @@ def test_every_option_and_argument_is_described() -> None:
                 assert action.help, (called, action.option_strings)
 
 
-def test_every_help_has_an_example_of_its_command() -> None:
+def test_every_help_text_has_an_example() -> None:
     for called, parser in parsers():
-        found = examples(parser)
-        assert found, called
-        assert any(line.startswith(called) for line in found), called
-        assert found == [line.strip() for line in parser.format_help().splitlines()][-len(found) :]
+        result = examples(parser)
+        assert result, called
+        assert any(line.startswith(called) for line in result), called
+        lines = [line.strip() for line in parser.format_help().splitlines()]
+        assert result == lines[-len(result) :]
 
 
 ORCHARD = """
@@ -229,7 +231,7 @@ def test_every_example_runs(name: str, workplace: Path, tmp_path: Path) -> None:
         ["size=3", '{"label": "a,b", "big": true}'],
     ],
 )
-def test_arguments_of_a_world_are_spelled_one_way(words: list[str]) -> None:
+def test_environment_arguments_have_the_same_syntax_everywhere(words: list[str]) -> None:
     assert parse_kwargs(words, "KEY=VALUE") == {"size": 3, "label": "a,b", "big": True}
     if len(words) == 1:
         assert parse_kwargs(words[0], "--suite") == parse_kwargs(words, "--env-kwargs")
@@ -245,14 +247,14 @@ def test_arguments_of_a_world_are_spelled_one_way(words: list[str]) -> None:
         (["size=3", '{"size": 4}'], "expected every argument once, got size twice"),
     ],
 )
-def test_other_arguments_of_a_world_are_refused(words: list[str], problem: str) -> None:
+def test_malformed_environment_arguments_are_rejected(words: list[str], problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
         parse_kwargs(words, "KEY=VALUE")
 
 
-@pytest.mark.parametrize("given", [["n=3"], ["--env-kwargs", "n=3"], ["--kwargs", '{"n": 3}']])
+@pytest.mark.parametrize("arguments", [["n=3"], ["--env-kwargs", "n=3"], ["--kwargs", '{"n": 3}']])
 def test_check_takes_arguments_in_every_form(
-    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own.py").write_text(
         "from entity_env.examples import Xor\n"
@@ -261,23 +263,23 @@ def test_check_takes_arguments_in_every_form(
         "        super().__init__()\n"
         "        print(f'{n=}')\n"
     )
-    run(["check", f"{tmp_path}/own.py:Own", *given])
+    run(["check", f"{tmp_path}/own.py:Own", *arguments])
     assert "n=3" in capsys.readouterr().out
 
 
-def test_json_with_a_file_is_read_as_it_was() -> None:
-    assert with_out(["runs/a", "--json", "b.json", "--seed", "1"]) == [
+def test_json_with_a_file_is_accepted_as_before() -> None:
+    assert normalize_json_option(["runs/a", "--json", "b.json", "--seed", "1"]) == [
         *["runs/a", "--out", "b.json", "--seed", "1"]
     ]
-    assert with_out(["--json", "runs/a"]) == ["--json", "runs/a"]
-    assert with_out(["runs/a", "--json"]) == ["runs/a", "--json"]
-    assert with_out([]) == []
+    assert normalize_json_option(["--json", "runs/a"]) == ["--json", "runs/a"]
+    assert normalize_json_option(["runs/a", "--json"]) == ["runs/a", "--json"]
+    assert normalize_json_option([]) == []
 
 
 @pytest.mark.parametrize(
     ("command", "missing"), [("check", "ENV"), ("play", "ENV"), ("resume", "RUN")]
 )
-def test_only_required_arguments_are_called_missing(
+def test_only_required_arguments_are_reported_as_missing(
     command: str, missing: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -290,7 +292,7 @@ def test_only_required_arguments_are_called_missing(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_stopped_before_its_first_save_names_no_save(
+def test_run_stopped_before_its_first_save_names_no_save(
     number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stop(manager: StateManager) -> None:
@@ -300,7 +302,7 @@ def test_a_run_that_is_stopped_before_its_first_save_names_no_save(
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_help_of_a_world_names_all_kinds_of_worlds() -> None:
+def test_environment_help_lists_all_forms_of_names() -> None:
     for name in ("check", "play", "envs"):
         text = " ".join(COMMANDS[name].parser().format_help().split())
         assert "one of `enn envs`, file.py:Name" in text

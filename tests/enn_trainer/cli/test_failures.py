@@ -52,7 +52,7 @@ def broken_torch(kind: str, folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
-def test_light_commands_work_beside_a_broken_torch(arguments: list[str], tmp_path: Path) -> None:
+def test_light_commands_work_with_a_broken_torch(arguments: list[str], tmp_path: Path) -> None:
     done = enn(arguments, first=broken_torch(FIRST_BROKEN, tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     code = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
@@ -78,16 +78,16 @@ def test_light_commands_work_beside_a_broken_torch(arguments: list[str], tmp_pat
         (["profile"], FIRST_BROKEN),
     ],
 )
-def test_a_broken_torch_is_one_line_with_the_cure(
+def test_broken_torch_prints_one_line_with_the_fix(
     arguments: list[str], kind: str, tmp_path: Path
 ) -> None:
     done = enn(arguments, first=broken_torch(kind, tmp_path))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert done.stderr.startswith("error: torch: expected one that can be imported, got ")
+    assert done.stderr.startswith("error: torch: expected a working installation, got ")
     assert done.stderr.endswith(f"type: {sys.executable} -m pip install --force-reinstall torch\n")
 
 
-def test_a_missing_torch_is_one_line_with_the_cure(
+def test_missing_torch_prints_one_line_with_the_fix(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def load(command: object) -> None:
@@ -101,7 +101,7 @@ def test_a_missing_torch_is_one_line_with_the_cure(
     assert error.count("\n") == 1
 
 
-def test_version_names_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_lists_packages_and_backends(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     first, torch, instructions = capsys.readouterr().out.splitlines()
     assert enn_trainer.__version__ == version("enn-trainer")
@@ -113,7 +113,7 @@ def test_version_names_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_version_says_why_nothing_is_compiled(tmp_path: Path) -> None:
+def test_version_reports_why_the_compiled_part_is_unused(tmp_path: Path) -> None:
     done = enn(["--version"], ROGUE_NET_NATIVE="0")
     assert "instructions: none; compiled part: switched off by ROGUE_NET_NATIVE=0" in (done.stdout)
     (tmp_path / "rogue_net" / "native").mkdir(parents=True)
@@ -125,7 +125,7 @@ def test_version_says_why_nothing_is_compiled(tmp_path: Path) -> None:
     assert "instructions: none; compiled part: cannot be loaded: " in out
 
 
-def test_unforeseen_error_keeps_its_traceback_and_says_where_to_report_it(
+def test_unexpected_error_keeps_its_traceback_and_asks_for_a_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("enn_trainer.cli.envs_command.ENV_REGISTRY", {"Xor": None})
@@ -135,7 +135,7 @@ def test_unforeseen_error_keeps_its_traceback_and_says_where_to_report_it(
 
 
 @pytest.mark.slow
-def test_traceback_ends_with_the_line_to_report_it() -> None:
+def test_traceback_ends_with_the_report_instructions() -> None:
     code = "import enn_trainer.cli as c; c.COMMANDS['envs'] = 3; c.main()"
     done = run_program(["-c", code, "envs"], text=True, cwd=ROOT)
     assert done.returncode == 1
@@ -147,7 +147,7 @@ def test_traceback_ends_with_the_line_to_report_it() -> None:
 
 
 @pytest.mark.slow
-def test_error_in_code_of_a_user_is_no_bug_of_ours(tmp_path: Path) -> None:
+def test_errors_in_user_code_do_not_ask_for_a_report(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from entity_env.examples import Xor\n"
         "class Mine(Xor):\n"
@@ -170,7 +170,7 @@ def test_error_in_code_of_a_user_is_no_bug_of_ours(tmp_path: Path) -> None:
     "arguments",
     [["runs", "LONG"], ["eval", "LONG"], ["plot", "LONG"], ["train", "--config", "LONG"]],
 )
-def test_a_path_that_cannot_be_used_is_one_line(
+def test_unusable_paths_print_one_line(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = "a" * 5000
@@ -179,7 +179,7 @@ def test_a_path_that_cannot_be_used_is_one_line(
     assert capsys.readouterr().err == f"error: {long}: File name too long\n"
 
 
-def test_every_command_is_a_file_with_a_parser() -> None:
+def test_every_command_module_has_a_parser() -> None:
     for name, command in COMMANDS.items():
         assert command.load().__name__ == f"{name}_command"
         assert command.parser().prog == f"enn {name}"

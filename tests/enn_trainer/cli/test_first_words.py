@@ -9,7 +9,7 @@ from enn_trainer.cli import run
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
 
-NOTE = "settings: xor, shipped with this program; --config for others"
+NOTE = "settings: shipped configuration xor; for others: --config FILE"
 PROGRAM = """
 from enn_trainer import StateManager, command, train
 from entity_env.examples import Xor
@@ -38,7 +38,7 @@ class World(Xor):
 
 
 @pytest.mark.slow
-def test_first_word_trains_in_a_world_with_its_shipped_configuration(
+def test_first_word_trains_with_the_shipped_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(tmp_path / "run")
@@ -61,7 +61,7 @@ def test_first_word_trains_in_a_world_with_its_shipped_configuration(
 
 
 @pytest.mark.slow
-def test_world_of_a_file_is_a_first_word_that_is_trusted_when_resuming(
+def test_environment_of_a_file_is_trusted_when_resuming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -86,18 +86,18 @@ def test_world_of_a_file_is_a_first_word_that_is_trusted_when_resuming(
         (["clone", "a.rec", "--config", "xro", "--checkpoint-dir", "d"], "did you mean xor?"),
     ],
 )
-def test_wrong_first_guess_is_one_line_with_the_nearest(
+def test_wrong_first_word_prints_one_line_with_a_suggestion(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert expected in refused(arguments, capsys)
 
 
-def test_profile_takes_a_world(capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_accepts_an_environment(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", "Xor", "--updates", "1", *SMALL]) == 0
     assert capsys.readouterr().err.splitlines()[0] == NOTE
 
 
-def test_program_that_brings_its_environment_takes_options_but_no_world(
+def test_user_program_with_an_environment_accepts_only_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -129,7 +129,7 @@ def test_program_that_brings_its_environment_takes_options_but_no_world(
         ("pettingzoo", "pettingzoo", ["train", "lazy_pettingzoo.py:World", *SMALL]),
     ],
 )
-def test_missing_extra_is_one_line_with_what_to_type(
+def test_missing_extra_prints_one_line_with_the_command(
     package: str,
     extra: str,
     arguments: list[str],
@@ -148,7 +148,7 @@ def test_missing_extra_is_one_line_with_what_to_type(
     assert error.count("\n") == 1
 
 
-def test_missing_extra_of_a_video_is_one_line_with_what_to_type(
+def test_missing_video_extra_prints_one_line_with_the_command(
     xor_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for suffix, package in ((".gif", "PIL"), (".mp4", "imageio_ffmpeg")):

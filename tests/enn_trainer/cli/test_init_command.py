@@ -128,7 +128,7 @@ def typed(command: Sequence[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_world_that_is_written_has_nothing_wrong(
+def test_generated_environments_have_no_problems(
     kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(["init", "mine", *KINDS[kind]]) == 0
@@ -141,7 +141,7 @@ def test_world_that_is_written_has_nothing_wrong(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_that_are_written_pass_their_test(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_files_pass_their_test(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["init", "mine", *KINDS[kind]]) == 0
     if kind == "world":  # as a user types it
         typed(["pytest", "-q", "-p", "no:cacheprovider"])
@@ -154,7 +154,7 @@ def test_files_that_are_written_pass_their_test(kind: str, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_files_that_are_written_pass_a_linter_and_are_formatted() -> None:
+def test_generated_files_are_linted_and_formatted() -> None:
     """For a line of 88 characters, which is usual, and of 100, which is ours."""
     Path("mine").mkdir()
     folders = [name.replace(", ", "_").replace(" ", "_") for name in KINDS]
@@ -162,20 +162,20 @@ def test_files_that_are_written_pass_a_linter_and_are_formatted() -> None:
         assert run(["init", f"mine/{folder}", *arguments]) == 0
     for length in ("88", "100"):
         ruff = ["--isolated", "--no-cache", "--line-length", length]
-        own = ["--config", f"src={folders}"]  # each imports a module of its own folder
+        custom = ["--config", f"src={folders}"]  # each imports a module of its own folder
         rules = ["--select", "E,F,W,I,B,UP,N,SIM"]
-        typed(["ruff", "check", *ruff, *rules, *own, "."])
+        typed(["ruff", "check", *ruff, *rules, *custom, "."])
         typed(["ruff", "format", *ruff, "--check", "."])
 
 
-def test_first_world_is_about_forty_lines_of_code() -> None:
+def test_starter_environment_is_about_forty_lines_of_code() -> None:
     for name in ("world.py", "match.py"):
         file = Path(init_command.__file__).with_name("starters") / name
         lines = [line.strip() for line in file.read_text().splitlines()]
         assert 35 <= len([line for line in lines if line and line[0] not in '#"']) <= 45
 
 
-def test_the_lines_to_type_next_are_those_of_the_readme(
+def test_printed_commands_match_the_readme(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["init", "mine"]) == 0
@@ -191,7 +191,7 @@ def test_the_lines_to_type_next_are_those_of_the_readme(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_settings_are_of_the_newest_version(kind: str) -> None:
+def test_generated_settings_have_the_current_version(kind: str) -> None:
     assert run(["init", "mine", *KINDS[kind]]) == 0
     text = Path("mine/settings.ron").read_text()
     assert f"version: {TrainConfig.version()}," in text
@@ -210,7 +210,7 @@ def trained(*settings: str) -> State:
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("kind", "best"), [("world", 1.0), ("match", None)])
-def test_first_world_is_learnt_to_nine_tenths_of_its_best_within_30_000_frames(
+def test_starter_environment_is_learned_within_30_000_frames(
     kind: str, best: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The best of the match is the return of the greedy player against random play."""
@@ -224,10 +224,10 @@ def test_first_world_is_learnt_to_nine_tenths_of_its_best_within_30_000_frames(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "least"), [("world", 0.9), ("match", 0.6)])
-def test_first_world_is_learnt_in_the_first_5_000_frames(
+def test_starter_environment_improves_within_5_000_frames(
     kind: str, least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random play has 0.4 in the world and 0.1 in the match, whose greedy player has 0.9."""
+    """Random play scores 0.4 in the environment and 0.1 in the match; a greedy player 0.9 there."""
     assert run(["init", "mine", *KINDS[kind]]) == 0
     monkeypatch.chdir("mine")
     state = trained("total_timesteps=5000", "eval.episodes=64")
@@ -235,13 +235,13 @@ def test_first_world_is_learnt_in_the_first_5_000_frames(
 
 
 @pytest.mark.parametrize("kind", ["world", "match"])
-def test_configuration_of_the_first_world_trains_for_30_000_frames(kind: str) -> None:
+def test_starter_settings_train_for_30_000_frames(kind: str) -> None:
     assert run(["init", "mine", *KINDS[kind]]) == 0
     assert StateManager(init_path=Path("mine/settings.ron")).config.total_timesteps == 30_000
 
 
 def greedy_return(games: int = 400) -> float:
-    """Return the mean return of a player of the written match who takes the largest coin."""
+    """Return the mean return of a greedy player of the generated match."""
     world, rng, total = find_world("world.py:World")(), np.random.default_rng(0), 0.0
     for seed in range(games):
         world.seed(seed)
@@ -275,7 +275,7 @@ class Taken:
         "gymnasium:all_kinds:AllKinds-v0",
     ],
 )
-def test_mapping_that_is_written_out_shows_what_the_inferred_one_shows(named: str) -> None:
+def test_explicit_mapping_equals_the_inferred_mapping(named: str) -> None:
     Path("two_groups.py").write_text(TWO_GROUPS)
     Path("all_kinds.py").write_text(ALL_KINDS)
     assert run(["init", "mine", "--from", named]) == 0
@@ -290,18 +290,18 @@ def test_mapping_that_is_written_out_shows_what_the_inferred_one_shows(named: st
 
 def frames(create_env: Any, sides: int) -> dict[str, Any]:
     """Return everything that two environments show and allow in 20 steps of random play."""
-    envs, rng, shown = EnvList(create_env, 2 * sides), np.random.default_rng(0), {}
+    envs, rng, output = EnvList(create_env, 2 * sides), np.random.default_rng(0), {}
     envs.seed(3)
     batch = envs.reset(envs.obs_space())
     for step in range(20):
-        shown |= {f"{step} {name}": value for name, value in fields_of(batch).items()}
+        output |= {f"{step} {name}": value for name, value in fields_of(batch).items()}
         batch = envs.act(random_choices(batch, envs.action_space(), rng), envs.obs_space())
     envs.close()
-    return shown
+    return output
 
 
-def test_world_of_several_agents_is_a_match_of_as_many_sides() -> None:
-    """Tuple spaces are those of agents if each has a reward, and else parts of one agent."""
+def test_multi_agent_environment_becomes_a_match_with_a_side_per_agent() -> None:
+    """Tuple spaces have an item per agent if each has a reward, else they are of one agent."""
     Path("turns.py").write_text(TURNS)
     assert run(["init", "mine", "--from", "gymnasium:turns:Turns-v0"]) == 0
     assert "class World(FromGymnasiumAgents):" in Path("mine/world.py").read_text()
@@ -311,14 +311,14 @@ def test_world_of_several_agents_is_a_match_of_as_many_sides() -> None:
     assert "class World(FromGymnasium):" in Path("pair/world.py").read_text()
 
 
-def test_world_of_turns_is_written_with_its_class() -> None:
+def test_turn_based_environment_uses_its_adapter_class() -> None:
     Path("rounds.py").write_text("from tests.entity_env.adapters.rounds import Rounds as env")
     assert run(["init", "mine", "--from", "pettingzoo:rounds"]) == 0
     assert "class World(FromPettingZooTurns):" in Path("mine/world.py").read_text()
     assert run(["check", "mine/world.py:World", "--episodes", "1"]) == 0
 
 
-def test_view_of_minigrid_is_written_as_cells_seen_from_a_place(
+def test_minigrid_view_becomes_cells_with_a_viewpoint(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("minigrid")
@@ -340,7 +340,7 @@ def test_settings_of_an_adapter_are_the_defaults() -> None:
     assert written == expected
 
 
-def test_mapping_with_kinds_numbers_constants_and_a_place_is_written_out() -> None:
+def test_mapping_with_all_kinds_of_fields_is_generated() -> None:
     """Inferred mappings have none of them, but the source of any mapping can be asked for."""
     numbered = Rows("image", columns=["row", "column", "object", "open"], numbered=True)
     seen = SEEN_FROM_ME.entities["cell"]
@@ -370,7 +370,7 @@ def test_mapping_with_kinds_numbers_constants_and_a_place_is_written_out() -> No
     assert written["MAPPING"].rows() == world.translators[0].complete.rows()
 
 
-def test_comments_say_what_each_field_became_and_what_to_change() -> None:
+def test_comments_explain_each_field_and_possible_changes() -> None:
     Path("all_kinds.py").write_text(ALL_KINDS)
     assert run(["init", "mine", "--from", "gymnasium:all_kinds:AllKinds-v0"]) == 0
     text = " ".join(Path("mine/world.py").read_text().replace("# ", "").split())
@@ -395,7 +395,7 @@ def test_comments_say_what_each_field_became_and_what_to_change() -> None:
         assert words in text, words
 
 
-def test_suggested_changes_fit_the_world() -> None:
+def test_suggested_changes_are_valid() -> None:
     assert run(["init", "mine", "--from", CART_POLE]) == 0
     path = Path("mine/world.py")
     before, _, rest = path.read_text().partition("    global_features=[")
@@ -405,10 +405,10 @@ def test_suggested_changes_fit_the_world() -> None:
     assert find_world("mine/world.py:World")().obs_space().entities["thing"].features == ["x", "y"]
 
 
-# What is refused.
+# Rejected arguments.
 
 
-def test_folder_with_something_in_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_non_empty_folder_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine").mkdir()
     for name in "abcde":
         (Path("mine") / name).touch()
@@ -419,7 +419,7 @@ def test_folder_with_something_in_it_is_refused(capsys: pytest.CaptureFixture[st
     assert "got the file file" in refused(["init", "file"], capsys)
 
 
-def test_empty_folder_and_the_current_one_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_folder_and_current_folder_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine").mkdir()
     monkeypatch.chdir("mine")
     assert run(["init", "."]) == 0
@@ -438,7 +438,7 @@ def test_empty_folder_and_the_current_one_are_filled(monkeypatch: pytest.MonkeyP
         ("there/x.y", "there/x_y"),
     ],
 )
-def test_name_that_python_cannot_import_is_refused_with_a_nearer_one(
+def test_unimportable_name_is_rejected_with_a_suggestion(
     name: str, nearest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = refused(["init", name], capsys)
@@ -446,15 +446,15 @@ def test_name_that_python_cannot_import_is_refused_with_a_nearer_one(
     assert not [*Path().iterdir()]
 
 
-def test_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_that_cannot_be_created_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "DIR: expected a folder" in refused(["init", "nowhere/mine"], capsys)
-    if os.geteuid() != 0:  # who may write everywhere
+    if os.geteuid() != 0:  # root can write everywhere
         Path("closed").mkdir(mode=0o500)
         assert "Permission denied" in refused(["init", "closed/mine"], capsys)
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_failure_in_the_middle_leaves_nothing(
+def test_failure_while_writing_leaves_no_files(
     is_there: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write = Path.write_text
@@ -490,7 +490,7 @@ def test_failure_in_the_middle_leaves_nothing(
         (["--from", "pettingzoo:no.such_v1"], ["--from: importing no.such_v1"]),
     ],
 )
-def test_worlds_that_cannot_be_adapted_are_one_line_and_nothing_is_written(
+def test_environments_that_cannot_be_adapted_print_one_line_and_write_nothing(
     arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("whole.py").write_text(WHOLE_NUMBERS)

@@ -49,10 +49,10 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# What is ours
+# Files of this program
 
 
-def test_run_shows_its_newest_save_and_the_commands_of_the_run(
+def test_run_shows_its_newest_save_and_next_commands(
     meadow_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = inspected(meadow_run, capsys)
@@ -66,20 +66,22 @@ def test_run_shows_its_newest_save_and_the_commands_of_the_run(
     assert f"checkpoints list {meadow_run}" in out
 
 
-def test_save_by_folder_and_by_step(meadow_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_saves_are_inspected_by_folder_and_by_step(
+    meadow_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     save = meadow_run / "step-000000000048"
     assert inspected(save, capsys) == inspected(f"{meadow_run}@48", capsys)
     assert f"--resume-from {save}" in inspected(save, capsys)
-    assert "expected a save of that step" in inspected(f"{meadow_run}@47", capsys, status=1)
+    assert "expected the step of a checkpoint" in inspected(f"{meadow_run}@47", capsys, status=1)
 
 
-def test_checkpoint_of_0_1_16(capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoints_of_0_1_16_are_inspected(capsys: pytest.CaptureFixture[str]) -> None:
     out = inspected(GOLDEN, capsys)
     assert "by enn_trainer 0.1.16" in out
     assert "action Pick Cherry" in out
 
 
-def test_newest_save_that_is_damaged_is_named_and_the_one_before_shown(
+def test_damaged_newest_save_is_reported_and_the_previous_one_shown(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run_dir / "step-000000000072" / "state.ron").write_text("")
@@ -88,13 +90,13 @@ def test_newest_save_that_is_damaged_is_named_and_the_one_before_shown(
     assert "step-000000000048" in out
 
 
-def test_damaged_save_is_called_so(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_save_is_reported(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save = run_dir / "step-000000000072"
     (save / "manifest.json").write_text("{}")
     assert f"{save}: cannot be used: " in inspected(save, capsys, status=1)
 
 
-def test_files_of_a_run_lead_to_it(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_a_run_refer_to_the_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Metrics, films and evaluations may lie in the folder of a run, or deeper."""
     films = run_dir / "films"
     films.mkdir()
@@ -107,7 +109,7 @@ def test_files_of_a_run_lead_to_it(run_dir: Path, capsys: pytest.CaptureFixture[
         assert f"belongs to the save {save}" in inspected(save / name, capsys), name
 
 
-def test_folder_of_runs_leads_to_their_table(
+def test_folder_of_runs_suggests_enn_runs(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = inspected(run_dir.parent, capsys)
@@ -140,14 +142,14 @@ def test_recording_shows_arguments_that_vary(
     assert "arguments       max_mines, width, drawn for each episode" in out
 
 
-def test_counting_frames_ends_in_time(
+def test_counting_frames_has_a_time_limit(
     recording: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspect_command, "COUNTING_S", -1.0)
     assert "3 or more" in inspected(recording, capsys)
 
 
-def test_damaged_recording_is_called_so(
+def test_damaged_recording_is_reported(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = bytearray(recording.read_bytes())
@@ -156,8 +158,8 @@ def test_damaged_recording_is_called_so(
     assert "damaged record" in inspected(tmp_path / "flipped.rec", capsys, status=1)
 
 
-def test_recordings_of_entity_gym(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "1 of 1 was kept" in inspected(SAMPLES / "full.bin", capsys)
+def test_entity_gym_recordings_are_inspected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "1 of 1 recorded" in inspected(SAMPLES / "full.bin", capsys)
     assert "environments  unknown" in re.sub(
         " +", "  ", inspected(SAMPLES / "subsampled.bin", capsys)
     )
@@ -183,14 +185,16 @@ def test_configuration_shows_settings_that_are_not_default(
     assert "upgrade-config" not in out
 
 
-def test_configuration_of_an_older_version_leads_to_its_upgrade(
+def test_old_configuration_suggests_an_upgrade(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = ROOT / "tests/golden/configs/minefield.ron"
     assert f"enn config upgrade-config {path}" in inspected(path, capsys)
 
 
-def test_configuration_of_cloning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cloning_configurations_are_inspected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "clone.ron"
     path.write_text("CloneRunConfig(version: 5, clone: (epochs: 7))")
     out = inspected(path, capsys)
@@ -207,7 +211,7 @@ def test_configuration_of_cloning(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("TrainConfig(version: 5, optim", "line 1"),
     ],
 )
-def test_configuration_with_a_mistake_names_it(
+def test_invalid_configuration_names_the_field(
     text: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine.ron"
@@ -217,7 +221,7 @@ def test_configuration_with_a_mistake_names_it(
     assert expected in out
 
 
-def test_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schemas_are_inspected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "schema.ron"
     path.write_text(dump_schema(schema_of(TrainConfig)))
     out = inspected(path, capsys)
@@ -225,7 +229,7 @@ def test_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"enn config check-schema {path}" in out
 
 
-# What is not ours
+# Other files
 
 
 @pytest.mark.parametrize(
@@ -240,12 +244,12 @@ def test_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("list.json", b"[1, 2]", "without settings"),
     ],
 )
-def test_other_files_are_described(
+def test_unrelated_files_are_described(
     name: str, content: bytes, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / name).write_bytes(content)
     out = inspected(tmp_path / name, capsys, status=1)
-    assert out.startswith(f"{tmp_path / name}: nothing of ours")
+    assert out.startswith(f"{tmp_path / name}: not a file of this program")
     assert expected in out
     assert out.count("\n") == 1
 
@@ -258,7 +262,7 @@ def test_pickle_is_not_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert not (tmp_path / "sprung").exists()
 
 
-def test_worlds_that_a_file_names_are_not_imported(
+def test_environments_named_in_a_file_are_not_imported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -269,7 +273,7 @@ def test_worlds_that_a_file_names_are_not_imported(
     assert not Path("sprung").exists()
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def said(path: object) -> str:
         start = time.monotonic()
         out = inspected(path, capsys, status=1)
@@ -292,11 +296,11 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "No such file" in said(tmp_path / "run@latest")
     assert "too long" in said("x" * 5000)
     assert "null " in said("a\0b")  # byte or character
-    assert said(tmp_path / "empty").endswith("nothing of ours: a folder\n")
+    assert said(tmp_path / "empty").endswith("not a file of this program: a folder\n")
     assert "a folder without saves; entries: 1" in said(tmp_path / "photos")
 
 
-def test_pipes_in_the_place_of_files_of_a_save_are_not_waited_for(
+def test_pipes_in_place_of_save_files_do_not_block(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save = run_dir / "step-000000000072"
@@ -319,7 +323,7 @@ def test_huge_files_take_neither_time_nor_memory(
         assert time.monotonic() - start < 5
 
 
-def test_record_that_claims_gigabytes_is_not_allocated(
+def test_records_with_huge_claimed_sizes_are_not_allocated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, head = tmp_path / "huge.rec", struct.pack("<II", 1 << 31, 0)
@@ -330,12 +334,14 @@ def test_record_that_claims_gigabytes_is_not_allocated(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_without_permission(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_permission_prints_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine.ron").touch(mode=0)
     assert "Permission denied" in inspected(tmp_path / "mine.ron", capsys, status=1)
 
 
-def test_error_of_the_system_is_one_line(
+def test_system_errors_print_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def deny(_path: Path) -> None:
@@ -361,7 +367,7 @@ def test_names_cannot_control_the_terminal(
 @FUZZ
 @given(content=st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_any_bytes_are_described(
+def test_arbitrary_bytes_are_described(
     suffix: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / f"any{suffix}"

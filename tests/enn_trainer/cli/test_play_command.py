@@ -1,4 +1,4 @@
-"""`enn play`: what it is told, what it shows, and what it leaves behind."""
+"""`enn play`: arguments, display and recordings."""
 
 import re
 import signal
@@ -46,7 +46,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_world_of_a_file_is_played(
+def test_environment_of_a_file_is_played(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert play(monkeypatch, [f"{file}:Sized", "size=2", "--seed", "4"], "2", "", "1", "q") == 0
@@ -58,11 +58,11 @@ def test_world_of_a_file_is_played(
     assert re.search(r"episodes: 1, .*\n--seed \d+ repeats", capsys.readouterr().out)
 
 
-def test_arguments_of_the_world_are_json_python_or_text() -> None:
+def test_environment_arguments_are_json_python_or_text() -> None:
     from enn_trainer.cli.load_world import parse_kwargs
 
-    given = ["a=3", "b=true", "c=True", "d=[1, 2]", "e=(1, 2)", "f=text", "g=x=y", 'h="3"']
-    assert parse_kwargs(given, "KEY=VALUE") == {
+    arguments = ["a=3", "b=true", "c=True", "d=[1, 2]", "e=(1, 2)", "f=text", "g=x=y", 'h="3"']
+    assert parse_kwargs(arguments, "KEY=VALUE") == {
         "a": 3,
         "b": True,
         "c": True,
@@ -87,7 +87,7 @@ def test_arguments_of_the_world_are_json_python_or_text() -> None:
         (["FILE:Sized", "size=four"], ["ENV", "Sized"]),
         (["FILE:number"], ["ENV", "return annotation"]),
         (["Xor", "--agent", "nowhere"], ["nowhere"]),
-        (["Xor", "--agent", "DUEL"], ["--agent", "another world", "Ally"]),
+        (["Xor", "--agent", "DUEL"], ["--agent", "does not fit the environment", "Ally"]),
         (["Xor", "--record", "/no/such/folder/file"], ["--record", "/no/such/folder/file"]),
         (["Xor", "--record", "/"], ["--record"]),
         (["Xor", "--episodes", "0"], ["--episodes", "positive"]),
@@ -98,20 +98,20 @@ def test_arguments_of_the_world_are_json_python_or_text() -> None:
         (["Minefield", "width=9", "--vary", "width=9"], ["--vary", "not given as KEY=VALUE"]),
     ],
 )
-def test_wrong_argument_ends_with_one_line_and_status_2(
+def test_invalid_argument_prints_one_line_and_exits_with_status_2(
     arguments: list[str],
     expected: list[str],
     file: str,
     duel_run: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = [a.replace("FILE", file).replace("DUEL", str(duel_run)) for a in arguments]
-    said = refused(["play", *given], capsys)
+    values = [a.replace("FILE", file).replace("DUEL", str(duel_run)) for a in arguments]
+    said = refused(["play", *values], capsys)
     for word in expected:
         assert word in said
 
 
-def test_arguments_are_drawn_for_each_episode_as_in_evaluations(
+def test_varied_arguments_are_sampled_per_episode_as_in_evaluations(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vary = ["--vary", "size=int 2 9", "--seed", "4", "--record", str(tmp_path / "a.rec")]
@@ -124,14 +124,14 @@ def test_arguments_are_drawn_for_each_episode_as_in_evaluations(
     assert [one.parameters for one in episodes] == [{"size": size} for size in drawn]
 
 
-def test_a_world_that_is_told_its_arguments_is_played(
+def test_environment_with_set_parameters_is_played(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert play(monkeypatch, ["Duel", "--vary", "squad=1", "--seed", "1"], "q") == 0
     assert "\nsquad=1\n" in capsys.readouterr().out
 
 
-def test_a_value_that_the_world_refuses_is_an_error_with_its_arguments(
+def test_value_rejected_by_the_environment_is_an_error_with_its_arguments(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert play(monkeypatch, [f"{file}:Drawn", "--vary", "size=-1"], "1", "q") == 2
@@ -152,7 +152,7 @@ def test_side_without_an_agent_and_foreign_file_end_with_status_1(
 
 
 @pytest.mark.slow
-def test_agent_advises_and_enter_takes_its_most_probable_choice(
+def test_agent_advises_and_enter_takes_the_most_probable_choice(
     mines_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -186,7 +186,7 @@ def test_agent_plays_the_other_side(
     assert re.search(r"episodes: 1, mean return: (0, 0|1, -1|-1, 1)\n", out)
 
 
-def test_side_that_the_agent_plays_draws_its_actions(duel_run: Path) -> None:
+def test_agent_samples_the_actions_of_its_side(duel_run: Path) -> None:
     """Else it would be the same opponent in every game."""
     from enn_trainer import load_agent
 
@@ -199,7 +199,7 @@ def test_side_that_the_agent_plays_draws_its_actions(duel_run: Path) -> None:
 
 
 def start(path: Path, *lines: str) -> "subprocess.Popen[str]":
-    """A person who has typed some lines and thinks about the next, until they are recorded."""
+    """Input of a person that pauses after some lines, until they are recorded."""
     arguments = ["play", "TreasureHunt", "--record", str(path), "--seed", "0"]
     child = start_program(
         [*ENN, *arguments],

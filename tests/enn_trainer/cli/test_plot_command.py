@@ -1,4 +1,4 @@
-"""`enn plot`: what is read, put together, and drawn."""
+"""`enn plot`: reading, grouping and drawing of metrics."""
 
 import json
 import shutil
@@ -64,25 +64,25 @@ def test_runs_that_differ_only_in_the_seed_are_a_mean_with_a_band(tmp_path: Path
     assert curve_of(alone, other, "x").spread is None
 
 
-def test_a_mean_goes_as_far_as_all_runs_do() -> None:
+def test_means_cover_the_common_range_of_steps() -> None:
     runs = [Run("a", {}, {"x": {0: 0.0, 10: 1.0, 20: 2.0}}), Run("b", {}, {"x": {0: 0.0, 10: 3.0}})]
     curve = curve_of("both", runs, "x")
     assert curve.steps.tolist() == [0, 10]
     assert curve.values.tolist() == [0, 2]
 
 
-def test_confidence_band_is_right_as_often_as_it_says() -> None:
+def test_confidence_band_has_the_nominal_coverage() -> None:
     draws = np.random.default_rng(0).normal(size=(5, 4000))
     inside = np.abs(draws.mean(axis=0)) <= confidence(draws)
     assert 0.93 < inside.mean() < 0.97
 
 
-def test_smoothing_is_the_mean_of_the_last_points() -> None:
+def test_smoothing_is_a_trailing_moving_average() -> None:
     assert smoothed(np.array([1.0, 2.0, 6.0, 4.0]), 3).tolist() == [1.0, 1.5, 3.0, 4.0]
     assert smoothed(np.array([1.0, 2.0]), 1).tolist() == [1.0, 2.0]
 
 
-def test_what_is_not_finite_is_left_out_and_a_torn_last_line_too(tmp_path: Path) -> None:
+def test_non_finite_values_and_a_torn_last_line_are_skipped(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", 1, [1.0])
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 20, "x": "nan"}\n{"step": 3')
@@ -94,13 +94,13 @@ def test_what_is_not_finite_is_left_out_and_a_torn_last_line_too(tmp_path: Path)
     [
         (["nowhere"], "error: RUN: expected the folder of a run"),
         (["a", "--metric", "y"], "error: --metric: expected a tag of the runs, such as x; got 'y'"),
-        (["a"], "error: RUN: expected episodic_reward.mean, .* got none of them"),
+        (["a"], "error: RUN: expected metrics episodic_reward.mean, .* got none of them"),
         (["a", "--metric", "x", "--out", "o.txt"], "error: --out: expected a file that ends in"),
         (["a", "--metric", "x", "--out", "no/o.png"], "error: --out: expected a file in a folder"),
         (["bad", "--metric", "x"], "error: RUN: .*line 1 is damaged"),
     ],
 )
-def test_mistakes_are_one_line(
+def test_usage_errors_print_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -119,7 +119,7 @@ def test_mistakes_are_one_line(
     assert error.count("\n") == 1
 
 
-def test_runs_of_one_seed_are_runs_without_a_band(tmp_path: Path) -> None:
+def test_runs_with_equal_seeds_have_no_band(tmp_path: Path) -> None:
     paths = [write_run(tmp_path / name, 1, [1.0, 2.0]) for name in "ab"]
     ((label, group),) = grouped([read_run(path) for path in paths])
     assert label == "Xor n, 2 runs"
@@ -130,20 +130,20 @@ def test_runs_of_one_seed_are_runs_without_a_band(tmp_path: Path) -> None:
     assert curve_of(label, group, "x").spread is None
 
 
-def test_trials_and_folders_make_no_other_group(tmp_path: Path) -> None:
+def test_trial_and_data_dir_do_not_split_groups(tmp_path: Path) -> None:
     runs = [
         read_run(write_run(tmp_path / str(i), i, [1.0], trial=i, data_dir=f"d{i}")) for i in (1, 2)
     ]
     assert [label for label, _ in grouped(runs)] == ["Xor n, 2 seeds"]
 
 
-def test_runs_whose_settings_are_not_known_stay_alone() -> None:
+def test_runs_without_settings_are_not_grouped() -> None:
     run = Run("same", {}, {"x": {1: 1.0}})
     assert [(label, len(group)) for label, group in grouped([run, run])] == [("same", 1)] * 2
 
 
 @pytest.mark.slow
-def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_values_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [
         write_run(tmp_path / "a", 1, [1.0, 2.0, float("nan")]),
         write_run(tmp_path / "b", 2, [1.0, 2.0, 3.0, 4.0]),
@@ -157,14 +157,14 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.splitlines() == [
         "x: left out: a: values that are not finite (1)",
         "x: left out: c: no finite values",
-        "x: left out: Xor n, 3 seeds: steps outside 10 to 20, which not all runs have",
+        "x: left out: Xor n, 3 seeds: steps outside 10 to 20, which not all runs cover",
         "y: left out: a: no values",
         "y: left out: b: no values",
         f"wrote {out}",
     ]
 
 
-def test_runs_without_common_steps_are_not_drawn_as_one(
+def test_runs_without_common_steps_have_no_mean(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = write_run(tmp_path / "a", 1, [1.0]), write_run(tmp_path / "b", 2, [1.0])
@@ -175,7 +175,7 @@ def test_runs_without_common_steps_are_not_drawn_as_one(
     assert not out.exists()
 
 
-def test_run_whose_save_does_not_name_its_logs_is_refused(tmp_path: Path) -> None:
+def test_run_without_a_log_folder_in_its_save_is_rejected(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN, tmp_path / "run/latest-step000000004096")
     (tmp_path / "run" / "step-mine").mkdir()
     with pytest.raises(ConfigError, match="expected the folder of a run"):
@@ -183,18 +183,18 @@ def test_run_whose_save_does_not_name_its_logs_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_changes_of_lessons_are_marked(tmp_path: Path) -> None:
+def test_curriculum_stage_changes_are_marked(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", 1, [0.0, 1.0, 1.0, 0.0])
     text = (run / "metrics.jsonl").read_text()
     (run / "metrics.jsonl").write_text(text.replace('"x"', '"curriculum/a b/lesson"'))
-    (one := read_run(run)).points["curriculum/c/lesson"] = {10: 0, 20: 2}  # type: ignore[index]
-    assert changes_of([one]) == ((20, "a b: 1, c: 2"), (40, "a b: 0"))
+    (loaded := read_run(run)).points["curriculum/c/lesson"] = {10: 0, 20: 2}  # type: ignore[index]
+    assert changes_of([loaded]) == ((20, "a b: 1, c: 2"), (40, "a b: 0"))
     tag, out = "curriculum/a b/lesson", tmp_path / "x.svg"
     assert enn(["plot", str(run), "--metric", tag, "--out", str(out)]) == 0
     assert "a b: 1" in out.read_text()
 
 
-def test_names_with_dollars_are_drawn_as_they_are(tmp_path: Path) -> None:
+def test_dollar_signs_in_names_are_not_parsed_as_formulas(tmp_path: Path) -> None:
     run = write_run(tmp_path / r"$\r$", 1, [0.0, 1.0, 0.0])
     tag, out = r"curriculum/$\q$/lesson", tmp_path / "x.svg"
     text = (run / "metrics.jsonl").read_text()

@@ -52,22 +52,22 @@ def file(tmp_path: Path) -> str:
 def profiled(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     path = tmp_path / "profile.json"
     assert run(["profile", *SMALL, *arguments, "--json", str(path)]) == 0
-    about: dict[str, Any] = json.loads(path.read_text())
-    return about
+    report: dict[str, Any] = json.loads(path.read_text())
+    return report
 
 
 @pytest.mark.alone
-def test_environment_code_is_told_apart_and_all_adds_up(
+def test_environment_code_is_separate_and_parts_add_up(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    about = profiled(tmp_path, f"env.id={file}:Slow", "--updates", "2")
-    parts = {part["name"]: part["wall_ms"] for part in about["parts"]}
+    report = profiled(tmp_path, f"env.id={file}:Slow", "--updates", "2")
+    parts = {part["name"]: part["wall_ms"] for part in report["parts"]}
     assert parts["environment code"] >= 6 * 4 * 4  # 6 environments, 4 steps of 4 ms
-    assert sum(parts.values()) == pytest.approx(about["update_ms"])
+    assert sum(parts.values()) == pytest.approx(report["update_ms"])
     for name in (
         "batching, and transfer to the device",
         "forward while acting",
-        "frames and actions of it",
+        "frames and actions",
         "values of the last frames",
         "returns and advantages",
         "gather of minibatches",
@@ -76,12 +76,12 @@ def test_environment_code_is_told_apart_and_all_adds_up(
         "optimizer",
         "logging",
     ):
-        assert 0 < parts[name] < about["update_ms"]
-    assert about["updates"] == 2
-    assert about["frames"] == 24
-    assert about["frames_per_s"] == pytest.approx(24_000 / about["update_ms"])
-    assert about["peak_mb"] > 50
-    assert about["save_ms"] > 0
+        assert 0 < parts[name] < report["update_ms"]
+    assert report["updates"] == 2
+    assert report["frames"] == 24
+    assert report["frames_per_s"] == pytest.approx(24_000 / report["update_ms"])
+    assert report["peak_mb"] > 50
+    assert report["save_ms"] > 0
     out = capsys.readouterr().out
     assert "environment code" in out
     assert "% of the time is environment code" in out
@@ -89,40 +89,38 @@ def test_environment_code_is_told_apart_and_all_adds_up(
 
 
 @pytest.mark.slow
-def test_time_that_memory_takes_is_told_apart(tmp_path: Path) -> None:
+def test_time_of_memory_is_separate(tmp_path: Path) -> None:
     rows = {"memory while acting", "memory of the rollout", "memory of minibatches"}
-    for settings, shown in ([], set()), (["net.memory=()", "ppo.seq_len=4"], rows):
-        about = profiled(tmp_path, "env.id=Shells", *settings, "--updates", "2")
-        parts = {part["name"]: part["wall_ms"] for part in about["parts"]}
-        assert {name for name in parts if name in rows} == shown
-        assert all(0 < parts[name] < about["update_ms"] for name in shown)
-        assert sum(parts.values()) == pytest.approx(about["update_ms"])
+    for settings, output in ([], set()), (["net.memory=()", "ppo.seq_len=4"], rows):
+        report = profiled(tmp_path, "env.id=Shells", *settings, "--updates", "2")
+        parts = {part["name"]: part["wall_ms"] for part in report["parts"]}
+        assert {name for name in parts if name in rows} == output
+        assert all(0 < parts[name] < report["update_ms"] for name in output)
+        assert sum(parts.values()) == pytest.approx(report["update_ms"])
 
 
 @pytest.mark.slow
-def test_workers_tell_what_they_do_while_they_are_waited_for(file: str, tmp_path: Path) -> None:
-    about = profiled(tmp_path, f"env.id={file}:Slow", "rollout.processes=2", "--updates", "2")
-    parts = {part["name"]: part["wall_ms"] for part in about["parts"]}
-    workers = {part["name"]: part["core_ms"] for part in about["in_workers"]}
+def test_workers_report_their_work(file: str, tmp_path: Path) -> None:
+    report = profiled(tmp_path, f"env.id={file}:Slow", "rollout.processes=2", "--updates", "2")
+    parts = {part["name"]: part["wall_ms"] for part in report["parts"]}
+    workers = {part["name"]: part["core_ms"] for part in report["in_workers"]}
     assert "environment code" not in parts
     assert workers["environment code"] >= 6 * 4 * 4
     assert workers["frames, actions and messages"] >= 0
     assert parts["waiting for workers"] >= 3 * 4 * 4 * 0.5
-    assert about["processes"] == 2
-    assert about["workers_peak_mb"] > 10
-    assert sum(parts.values()) == pytest.approx(about["update_ms"])
+    assert report["processes"] == 2
+    assert report["workers_peak_mb"] > 10
+    assert sum(parts.values()) == pytest.approx(report["update_ms"])
 
 
-def test_a_world_made_by_a_function_and_one_that_ships_are_measured(
-    file: str, tmp_path: Path
-) -> None:
+def test_function_and_built_in_environments_are_profiled(file: str, tmp_path: Path) -> None:
     for world in (f"env.id={file}:make", "env.id=Duel"):
-        about = profiled(tmp_path, world, "--updates", "1")
-        (code,) = [part for part in about["parts"] if part["name"] == "environment code"]
+        report = profiled(tmp_path, world, "--updates", "1")
+        (code,) = [part for part in report["parts"] if part["name"] == "environment code"]
         assert code["wall_ms"] > 0
 
 
-def test_environments_that_do_not_tell_their_time_are_one_part(tmp_path: Path) -> None:
+def test_environments_without_times_are_one_part(tmp_path: Path) -> None:
     manager = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}"])
     measured = profile(manager, env_factory(VecMinefield), seconds=0.0)
     names = [part.name for part in measured.parts]
@@ -131,7 +129,7 @@ def test_environments_that_do_not_tell_their_time_are_one_part(tmp_path: Path) -
     assert measured.updates == 1
 
 
-def test_nothing_is_left_behind(
+def test_profile_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -152,7 +150,7 @@ def test_nothing_is_left_behind(
         (["env.id=Xor", *SMALL, "--updates", "1", "--json", "no/such.json"], ["no/such.json"]),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(
+def test_usage_errors_print_one_line_with_status_2(
     arguments: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refused(["profile", *arguments], capsys)
@@ -236,25 +234,25 @@ CELLS: dict[str, Any] = {"entities": {"Cell": 400.0, "Key": 3.0}}
         ),
     ],
 )
-def test_what_limits_a_run_is_said_with_what_to_do(measured: Profile, expected: str) -> None:
+def test_bottleneck_is_reported_with_advice(measured: Profile, expected: str) -> None:
     said = bottleneck_advice(measured)
     assert said.startswith("70% of the time is ")
     assert expected in said
     assert "\n" not in said
 
 
-def test_entities_of_a_frame_are_shown_by_type_and_those_of_small_frames_blamed_for_nothing(
+def test_entities_are_listed_by_type_and_few_entities_are_no_bottleneck(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    about = profiled(
+    report = profiled(
         tmp_path, "env.id=CherryPick", 'env.kwargs={"num_cherries": 4}', "--updates", "1"
     )
-    entities = about["entities"]
+    entities = report["entities"]
     assert list(entities) == ["Cherry", "Player"]
     assert entities["Player"] == 1
     assert 0 < entities["Cherry"] <= 4
-    assert about["entities_per_frame"] == pytest.approx(sum(entities.values()))
-    assert about["most_entities"] == 5
+    assert report["entities_per_frame"] == pytest.approx(sum(entities.values()))
+    assert report["most_entities"] == 5
     out = capsys.readouterr().out
     assert "entity type  per frame  share" in out
     assert re.search(r"^Player +1\.0 +\d\d\.\d%$", out, re.MULTILINE)
@@ -275,19 +273,19 @@ class Slow(Xor):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_worlds_that_are_made_anew_have_a_row_of_their_own(
+def test_recreated_environments_have_a_separate_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], processes: int
 ) -> None:
     world = tmp_path / "slow.py"
     world.write_text(SLOW_TO_MAKE)
     settings = [f"env.id={world}:Slow", f"rollout.processes={processes}", "--updates", "1"]
-    told = profiled(tmp_path, *settings)
-    assert "worlds made anew" not in capsys.readouterr().out
-    about = profiled(tmp_path, *settings, 'env.vary.size="int 0 9"')
-    parts = {part["name"]: part for part in about["parts"] + about["in_workers"]}
-    made, step = parts["worlds made anew"], parts["environment code"]
-    assert made["core_ms"] > 30 * about["frames"]  # one episode a frame, 30 ms each
+    output = profiled(tmp_path, *settings)
+    assert "environments recreated" not in capsys.readouterr().out
+    report = profiled(tmp_path, *settings, 'env.vary.size="int 0 9"')
+    parts = {part["name"]: part for part in report["parts"] + report["in_workers"]}
+    made, step = parts["environments recreated"], parts["environment code"]
+    assert made["core_ms"] > 30 * report["frames"]  # one episode a frame, 30 ms each
     assert step["core_ms"] < 0.5 * made["core_ms"]
-    assert "write set_parameters(**values)" in about["limit"]
-    assert "worlds made anew" in capsys.readouterr().out
-    assert "set_parameters" not in told["limit"]
+    assert "implement set_parameters(**values)" in report["limit"]
+    assert "environments recreated" in capsys.readouterr().out
+    assert "set_parameters" not in output["limit"]

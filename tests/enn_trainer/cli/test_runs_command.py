@@ -1,4 +1,4 @@
-"""`enn runs`: the runs in a folder, and what is known of each."""
+"""`enn runs`: the table of runs in a folder."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from enn_trainer.cli import run
 from enn_trainer.cli.runs_command import list_runs
 
 
-def test_a_copy_of_a_save_by_another_name_is_no_save_of_the_run(
+def test_renamed_copies_of_saves_are_not_listed(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its manifest says another step, so that no command takes it."""

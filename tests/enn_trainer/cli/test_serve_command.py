@@ -1,4 +1,4 @@
-"""`enn serve`: a game that a person steps in and out of, and what is left of it."""
+"""`enn serve`: a live game that a person can take over, and its recording."""
 
 import json
 import re
@@ -38,17 +38,17 @@ def served(*arguments: str) -> Iterator[Served]:
         assert process.stdout is not None
         try:
             address = process.stdout.readline().strip()
-            found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/#t=([0-9a-f]{32})", address)
-            assert found, (address, process.stderr and process.stderr.read())
-            yield Served(process, address, int(found[1]), found[2])
+            result = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/#t=([0-9a-f]{32})", address)
+            assert result, (address, process.stderr and process.stderr.read())
+            yield Served(process, address, int(result[1]), result[2])
         finally:
             process.kill()
 
 
 @contextmanager
 def tab(game: Served) -> Iterator[Any]:
-    own = f"127.0.0.1:{game.port}"
-    with connect(f"ws://{own}/live", origin=f"http://{own}") as page:
+    custom = f"127.0.0.1:{game.port}"
+    with connect(f"ws://{custom}/live", origin=f"http://{custom}") as page:
         page.send(json.dumps({"type": "hello", "token": game.token}))
         yield page
 
@@ -62,9 +62,7 @@ def told(page: Any, kind: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_person_takes_a_place_in_the_middle_and_a_clone_learns_what_they_chose(
-    duel_run: Path, tmp_path: Path
-) -> None:
+def test_choices_of_a_person_are_recorded_and_cloned(duel_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.rec"
     made = 0
     with served(str(duel_run), "--opponent", "random", "--record", str(file)) as game:
@@ -98,11 +96,11 @@ def test_a_person_takes_a_place_in_the_middle_and_a_clone_learns_what_they_chose
     chosen = [step.decisions.actions["attack"] for step in recording.steps()]
     assert all((c.values[h.values] == 0).all() for c, h in zip(chosen, by_hand, strict=True))
     assert any(not rows.values.any() for rows in by_hand)
-    # The page of the recording says who chose.
+    # The page of the recording shows the author of each choice.
     page_file = tmp_path / "mine.html"
     assert run(["watch", str(file), "--out", str(page_file), "--episodes", "99"]) == 0
-    shown = [one.by_hand for one in read_replay(page_file).episodes]
-    assert sum(int(one["attack"].sum()) for one in shown if one is not None) == made
+    output = [one.by_hand for one in read_replay(page_file).episodes]
+    assert sum(int(one["attack"].sum()) for one in output if one is not None) == made
     # The choices of the person, and no others, are learnt.
     settings = ["env.id=Duel", "clone.epochs=1", "clone.test_fraction=0", "net.d_model=8"]
     clone = ["clone", str(file), *settings, "--checkpoint-dir", str(tmp_path / "clone")]
@@ -121,10 +119,10 @@ def test_follow_plays_the_newest_save(duel_run: Path, tmp_path: Path) -> None:
         assert told(page, "episode")["about"] == "step 24 of the run"
         assert run(["resume", str(folder), "total_timesteps=48"]) == 0
         for _ in range(200):  # some began before the save was there
-            about = told(page, "episode")["about"]
-            if about != "step 24 of the run":
+            report = told(page, "episode")["about"]
+            if report != "step 24 of the run":
                 break
-    assert about == "step 48 of the run"
+    assert report == "step 48 of the run"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +137,7 @@ def test_follow_plays_the_newest_save(duel_run: Path, tmp_path: Path) -> None:
         (["--positions", "a,b", "--port", "0"], "--positions: "),
     ],
 )
-def test_mistakes_are_one_line(
+def test_usage_errors_print_one_line(
     options: list[str], message: str, duel_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["serve", str(duel_run), *options]) == 2
@@ -147,13 +145,13 @@ def test_mistakes_are_one_line(
     assert re.match(f"error: {message}", line)
 
 
-def test_a_run_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_run_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "/no/such/run"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "/no/such/run" in line
 
 
-def test_another_file_is_not_recorded_to(
+def test_existing_file_of_another_type_is_not_overwritten(
     mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     notes = tmp_path / "notes.rec"
@@ -165,7 +163,7 @@ def test_another_file_is_not_recorded_to(
     assert notes.read_text() == "nobody wants to lose these"
 
 
-def test_a_server_that_cannot_listen_ends_the_command_with_one_line(
+def test_server_that_cannot_listen_prints_one_line(
     mines_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(server: Server) -> None:
@@ -177,7 +175,7 @@ def test_a_server_that_cannot_listen_ends_the_command_with_one_line(
     assert run(["serve", str(mines_run), "--port", "0"]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("error: the server at port ")
-    assert "does not listen any more: can't start new thread" in line
+    assert "has stopped: can't start new thread" in line
 
 
 def test_an_opponent_needs_a_match(mines_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,13 +45,13 @@ def said(capsys: pytest.CaptureFixture[str], *command: object, status: int = 0) 
 
 
 @pytest.mark.parametrize("command", [["inspect"], ["checkpoints", "show"]])
-def test_lessons_are_listed_with_reasons_and_what_is_measured(
+def test_curriculum_stages_are_listed_with_reasons_and_measurements(
     folder: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     text = said(capsys, *command, folder / "run")
     lines = [" ".join(line.split()) for line in text.splitlines() if line.startswith("c ")]
     assert lines[0] == "c a 0 the run began"
-    assert lines[1] == "c b (present) 48 step >= 48: 48"
+    assert lines[1] == "c b (current) 48 step >= 48: 48"
     assert lines[2].endswith("episodes ended")
     assert lines[3].startswith("c until opened.mean >= 9: ")
     assert lines[3].endswith("of 100 episodes")
@@ -59,7 +59,7 @@ def test_lessons_are_listed_with_reasons_and_what_is_measured(
     assert lines[5] == "c z not yet"
 
 
-def test_diff_compares_lessons(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_compares_curriculum_stages(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = folder / "run"
     text = said(capsys, "checkpoints", "diff", f"{run}@0", f"{run}@144", status=1)
     rows = [line.split() for line in text.splitlines() if line.startswith("c.")]
@@ -67,7 +67,7 @@ def test_diff_compares_lessons(folder: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-def test_evolve_keeps_lessons_and_renames_their_arguments(
+def test_evolve_keeps_curriculum_stages_and_renames_their_arguments(
     folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     world = ["--env", folder / "chain.py:Chain", "--to", tmp_path / "run"]
@@ -97,7 +97,7 @@ def test_evolve_keeps_lessons_and_renames_their_arguments(
     assert "parameters/size.max" in load_checkpoint(tmp_path / "run").state.metrics
 
 
-def test_two_arguments_of_a_run_cannot_become_one(
+def test_arguments_cannot_be_renamed_to_the_same_name(
     folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Also one of a lesson and one that a program set."""
@@ -109,7 +109,7 @@ def test_two_arguments_of_a_run_cannot_become_one(
     command = ["checkpoints", "evolve", tmp_path / "old", "--env", folder / "chain.py:Chain"]
     rename = ["--to", tmp_path / "new", "--rename", "parameter:length=keys"]
     text = said(capsys, *command, *rename, status=2)
-    assert "rename: two arguments become one, of keys, length" in text
+    assert "rename: expected distinct new names for keys, length" in text
     rename[-1] = "parameter:length=size"
     said(capsys, *command, *rename)
     new = load_checkpoint(tmp_path / "new").state.parts["curriculum"]
@@ -148,7 +148,7 @@ def test_evolve_keeps_and_checks_the_arguments_of_evaluations(
     assert "eval/big/opened.mean" in load_checkpoint(tmp_path / "new").state.metrics
 
 
-def test_weights_of_another_run_bring_no_lessons(
+def test_initial_weights_do_not_restore_the_curriculum(
     folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     begin = ["--init-from", folder / "run", "--checkpoint-dir", tmp_path / "run"]

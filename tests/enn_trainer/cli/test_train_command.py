@@ -16,15 +16,15 @@ from tests.enn_trainer.builders import OURS, SMALL
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, tuple[str, str]]:
     """Value and source of each field, by its path, as `--print-config` prints them."""
     assert run(["train", "--print-config", *arguments]) == 0
-    found, sections = {}, [""]
+    result, sections = {}, [""]
     for line in capsys.readouterr().out.splitlines():
         depth = (len(line) - len(line.lstrip())) // 2
         name, *rest = re.split(r"\s{2,}", line.strip())
         if rest:
-            found[".".join([*sections[1 : depth + 1], name])] = (rest[0], rest[1])
+            result[".".join([*sections[1 : depth + 1], name])] = (rest[0], rest[1])
         else:
             sections = [*sections[: depth + 1], name]
-    return found
+    return result
 
 
 def write(path: Path, text: str) -> Path:
@@ -32,45 +32,45 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_default_then_file_then_environment_then_command_line(
+def test_precedence_is_default_file_environment_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path / "c.ron", "(version: 5, optim: (lr: 0.1, bs: 11, weight_decay: 0.2))")
     monkeypatch.setenv("ENN_OPTIM__LR", "0.2")
     monkeypatch.setenv("ENN_OPTIM__BS", "12")
-    found = shown(capsys, "--config", str(file), "optim.bs=13")
-    assert found["optim.bs"] == ("13", "command line")
-    assert found["optim.lr"] == ("0.2", "environment variable ENN_OPTIM__LR")
-    assert found["optim.weight_decay"] == ("0.2", f"file {file}")
-    assert found["optim.micro_bs"] == ("None", "default")
-    assert found["env.id"] == ('"MoveToOrigin"', "default")
+    result = shown(capsys, "--config", str(file), "optim.bs=13")
+    assert result["optim.bs"] == ("13", "command line")
+    assert result["optim.lr"] == ("0.2", "environment variable ENN_OPTIM__LR")
+    assert result["optim.weight_decay"] == ("0.2", f"file {file}")
+    assert result["optim.micro_bs"] == ("None", "default")
+    assert result["env.id"] == ('"MoveToOrigin"', "default")
 
 
-def test_what_an_upgrade_says_is_told_from_what_the_file_says(
+def test_upgraded_values_have_a_source_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path / "c.yaml", "version: 0\noptim: {lr: 0.1}\nvf_net: {n_head: 1}\n")
-    found = shown(capsys, "--config", str(file))
-    assert found["optim.lr"] == ("0.1", f"file {file}")
-    assert found["optim.bs"] == ("128", f"file {file}, upgraded from version 0")
-    assert found["rollout.num_envs"] == ("4", f"file {file}, upgraded from version 0")
-    assert found["vf_net.d_model"] == ("64", f"file {file}, upgraded from version 0")
-    assert found["vf_net.n_head"] == ("1", f"file {file}")
-    assert found["ppo.gamma"] == ("0.99", "default")
+    result = shown(capsys, "--config", str(file))
+    assert result["optim.lr"] == ("0.1", f"file {file}")
+    assert result["optim.bs"] == ("128", f"file {file}, upgraded from version 0")
+    assert result["rollout.num_envs"] == ("4", f"file {file}, upgraded from version 0")
+    assert result["vf_net.d_model"] == ("64", f"file {file}, upgraded from version 0")
+    assert result["vf_net.n_head"] == ("1", f"file {file}")
+    assert result["ppo.gamma"] == ("0.99", "default")
 
 
-def test_schedules_lists_and_sections_are_shown(
+def test_schedules_lists_and_sections_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ENN_EVAL", "(steps: 3, interval: 4)")
     monkeypatch.setenv("ENN_EVAL__STEPS", "5")
     groups = 'optim.groups=[(pattern: "a  b")]'
-    found = shown(capsys, "optim.lr=step: 0.1@0 lin 0@9", groups, 'ppo.ent_targets={"a": 0.5}')
-    assert found["optim.lr"] == ('"step: 0.1@0 lin 0@9"', "command line (schedule)")
-    assert found["ppo.ent_targets"] == ('{"a": 0.5}', "command line")
-    assert found["eval.steps"] == ("5", "environment variable ENN_EVAL__STEPS")
-    assert found["eval.interval"] == ("4", "environment variable ENN_EVAL")
-    assert found["eval.opponent"] == ("None", "default")
+    result = shown(capsys, "optim.lr=step: 0.1@0 lin 0@9", groups, 'ppo.ent_targets={"a": 0.5}')
+    assert result["optim.lr"] == ('"step: 0.1@0 lin 0@9"', "command line (schedule)")
+    assert result["ppo.ent_targets"] == ('{"a": 0.5}', "command line")
+    assert result["eval.steps"] == ("5", "environment variable ENN_EVAL__STEPS")
+    assert result["eval.interval"] == ("4", "environment variable ENN_EVAL")
+    assert result["eval.opponent"] == ("None", "default")
 
 
 def test_columns_are_aligned_and_plain(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,18 +82,18 @@ def test_columns_are_aligned_and_plain(capsys: pytest.CaptureFixture[str]) -> No
     assert lines[1].startswith("  kwargs")
 
 
-def test_a_checkpoint_stands_in_place_of_the_file(
+def test_checkpoint_is_the_source_instead_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ["--checkpoint-dir", str(tmp_path / "run")]
     assert run(["train", "env.id=Xor", *SMALL, f"data_dir={tmp_path}", *folder]) == 0
     capsys.readouterr()
     monkeypatch.setenv("ENN_SEED", "3")
-    found = shown(capsys, *folder, "--resume", "total_timesteps=99")
+    result = shown(capsys, *folder, "--resume", "total_timesteps=99")
     save = max((tmp_path / "run").glob("step-*"))
-    assert found["env.id"] == ('"Xor"', f"checkpoint {save}")
-    assert found["seed"] == ("3", "environment variable ENN_SEED")
-    assert found["total_timesteps"] == ("99", "command line")
+    assert result["env.id"] == ('"Xor"', f"checkpoint {save}")
+    assert result["seed"] == ("3", "environment variable ENN_SEED")
+    assert result["total_timesteps"] == ("99", "command line")
     file = write(tmp_path / "other.toml", 'version = 5\nenv.id = "Count"\n')
     assert run(["train", "--print-config", "--config", str(file), *folder, "--resume"]) == 0
     out = capsys.readouterr().out
@@ -101,7 +101,7 @@ def test_a_checkpoint_stands_in_place_of_the_file(
     assert f"checkpoint {save}" in out
 
 
-def test_nothing_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_config_starts_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown(capsys, "--checkpoint-dir", str(tmp_path / "run"), f"data_dir={tmp_path}")
     assert list(tmp_path.iterdir()) == []
 
@@ -118,7 +118,7 @@ def test_nothing_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ("ENN_SEED", "-1", "seed: expected a finite number of at least 0, got -1 (from environm"),
     ],
 )
-def test_a_mistake_in_a_variable_names_it(
+def test_invalid_environment_variable_is_named(
     name: str,
     value: str,
     message: str,
@@ -132,7 +132,7 @@ def test_a_mistake_in_a_variable_names_it(
     assert captured.err.count("\n") == 1
 
 
-def test_a_variable_reaches_the_run_and_its_checkpoint(
+def test_environment_variable_affects_the_run_and_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENN_ENV__ID", "Xor")
@@ -144,15 +144,15 @@ def test_a_variable_reaches_the_run_and_its_checkpoint(
     assert 'id: "Xor",' in text
 
 
-def test_from_python_no_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_ignored_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENN_SEED", "7")
     config, sources = load_with_sources(TrainConfig, None)
     assert (config.seed, sources.of("seed")) == (1, "default")
-    given, _ = load_with_sources(TrainConfig, None, environment={"ENN_SEED": "3", "OTHER": "x"})
-    assert given.seed == 3
+    arguments, _ = load_with_sources(TrainConfig, None, environment={"ENN_SEED": "3", "OTHER": "x"})
+    assert arguments.seed == 3
 
 
-def test_a_later_override_of_a_section_takes_its_fields_with_it() -> None:
+def test_later_override_of_a_section_replaces_its_fields() -> None:
     overrides = ["eval.steps=3", "eval=(steps: 1, interval: 2)"]
     _, sources = load_with_sources(
         TrainConfig, None, overrides, environment={"ENN_EVAL__OPPONENT": "random"}
@@ -161,7 +161,7 @@ def test_a_later_override_of_a_section_takes_its_fields_with_it() -> None:
     assert sources.of("eval.opponent") == "default"
 
 
-def test_names_with_dots_have_sources_of_their_own() -> None:
+def test_names_with_dots_have_separate_sources() -> None:
     suites = '{"big": (episodes: 4), "big.episodes": (steps: 5, env: (id: "Xor"))}'
     _, sources = load_with_sources(
         TrainConfig,
@@ -169,25 +169,29 @@ def test_names_with_dots_have_sources_of_their_own() -> None:
         ["eval.suites.big.episodes=3"],
         text=f"(version: 5, eval: (steps: 1, interval: 2, suites: {suites}))",
     )
-    assert sources.is_given(("eval", "suites", "big", "episodes"))
-    assert not sources.is_given(("eval", "suites", "big.episodes", "env", "id"))
-    assert not sources.is_given(("eval", "suites"))
+    assert sources.is_explicit(("eval", "suites", "big", "episodes"))
+    assert not sources.is_explicit(("eval", "suites", "big.episodes", "env", "id"))
+    assert not sources.is_explicit(("eval", "suites"))
 
 
-def test_defaults_are_not_given(tmp_path: Path) -> None:
+def test_defaults_are_not_explicit(tmp_path: Path) -> None:
     file = write(tmp_path / "c.ron", "(version: 5, seed: 2)")
     _, sources = load_with_sources(TrainConfig, file, environment={"ENN_TRIAL": "3"})
-    assert [sources.is_given((name,)) for name in ("seed", "trial", "name")] == [True, True, False]
+    assert [sources.is_explicit((name,)) for name in ("seed", "trial", "name")] == [
+        True,
+        True,
+        False,
+    ]
 
 
-def test_a_bad_value_of_a_file_is_not_blamed_on_a_variable(tmp_path: Path) -> None:
+def test_invalid_value_of_a_file_does_not_name_a_variable(tmp_path: Path) -> None:
     file = write(tmp_path / "c.ron", "(version: 5, seed: -1)")
     with pytest.raises(ConfigError) as caught:
         load_with_sources(TrainConfig, file, environment={"ENN_TRIAL": "3"})
     assert "environment" not in str(caught.value)
 
 
-def test_a_program_of_your_own_shows_its_settings(
+def test_user_program_prints_its_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["mine.py", "--print-config", "seed=4"])

@@ -78,7 +78,7 @@ def line(door: Sequence[str], run_dir: Path) -> list[str]:
 
 @pytest.mark.parametrize("field", NAMED)
 @pytest.mark.parametrize("door", DOORS)
-def test_training_from_a_save_imports_nothing_that_it_names(
+def test_training_from_a_save_imports_no_code_of_the_save(
     door: str, field: str, xor_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name_in_config(xor_run, *NAMED[field])
@@ -91,7 +91,7 @@ def test_training_from_a_save_imports_nothing_that_it_names(
     assert not Path("new").exists()
 
 
-def test_evaluating_a_save_neither_imports_nor_calls_what_it_names(
+def test_evaluating_a_save_neither_imports_nor_calls_its_code(
     xor_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for overrides in (CALLS_SYSTEM, NAMED["env.id"]):
@@ -104,7 +104,7 @@ def test_evaluating_a_save_neither_imports_nor_calls_what_it_names(
 
 
 @pytest.mark.parametrize("trusting", [["eval", "--trust"], ["eval", "--env", "os:system"]])
-def test_what_is_not_known_to_make_environments_is_never_called(
+def test_only_environment_factories_are_called(
     trusting: list[str], xor_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save = name_in_config(xor_run, *CALLS_SYSTEM)
@@ -115,7 +115,7 @@ def test_what_is_not_known_to_make_environments_is_never_called(
 
 
 @pytest.mark.slow
-def test_environment_that_the_command_line_names_is_trusted(
+def test_environment_of_the_command_line_is_trusted(
     xor_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A typed name, an environment variable, or a configuration file that is given."""
@@ -135,7 +135,7 @@ def test_environment_that_the_command_line_names_is_trusted(
 
 @pytest.mark.parametrize("name", ["big.episodes", "big.env"])
 @pytest.mark.parametrize("typed", ["eval.suites.big.episodes=3", "eval.suites.big={}"])
-def test_name_with_dots_is_not_taken_for_a_setting_that_is_typed(
+def test_name_with_dots_is_not_a_typed_setting(
     name: str, typed: str, xor_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suites = f'{{"big": (episodes: 4), "{name}": (env: (id: "{FOREIGN}"))}}'
@@ -145,7 +145,7 @@ def test_name_with_dots_is_not_taken_for_a_setting_that_is_typed(
     assert not MARK.exists()
 
 
-def test_suite_without_a_name_of_its_own_does_not_count_as_typed(
+def test_suite_without_an_environment_id_is_not_typed(
     xor_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A default is no more typed than what the save says."""
@@ -169,14 +169,14 @@ def test_arguments_in_a_save_that_name_a_module_are_refused(
     error = refused(["eval", str(save), "--env", FOREIGN], capsys)
     assert "'evil:Env-v0'" in error
     assert "give --env-kwargs text=...; or, if you trust" in error
-    assert "name that with --env" not in error
+    assert "name it with --env" not in error
     assert not MARK.exists()
     assert run([*resume, kwargs]) == 0
     measure = ["eval", str(save), "--env", FOREIGN, "--episodes", "2"]
     assert run([*measure, "--env-kwargs", 'text="a:b"']) == 0
 
 
-def test_argument_whose_own_name_has_a_colon_takes_trust(
+def test_argument_with_a_colon_in_its_name_needs_trust(
     xor_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save = name_in_config(xor_run, f"env.id={FOREIGN}", 'env.kwargs={"evil:Env-v0": 1}')
@@ -186,13 +186,13 @@ def test_argument_whose_own_name_has_a_colon_takes_trust(
 
 
 @pytest.mark.slow
-def test_doors_that_need_no_environment_of_the_save_import_nothing(
+def test_commands_without_an_environment_import_no_code_of_the_save(
     xor_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = str(name_in_config(xor_run, *NAMED["eval.env.id"], f"env.id={FOREIGN}", *CALLS_SYSTEM))
     load_agent(save)
     assert load_checkpoint(save).state.step > 0
-    of_xor = ["env.id=Xor", *SMALL, "data_dir=."]
+    xor_settings = ["env.id=Xor", *SMALL, "data_dir=."]
     monkeypatch.setattr("builtins.input", lambda *_: "q")
     for typed in (
         ["checkpoints", "list", str(xor_run)],
@@ -205,15 +205,15 @@ def test_doors_that_need_no_environment_of_the_save_import_nothing(
         ["checkpoints", "pin", save],
         ["checkpoints", "prune", str(xor_run), "--keep", "1"],
         ["play", "Xor", "--agent", save],
-        ["train", "--init-from", save, *of_xor],
-        ["train", *of_xor, *EVAL, f"eval.opponent={save}", "eval.num_envs=2"],
+        ["train", "--init-from", save, *xor_settings],
+        ["train", *xor_settings, *EVAL, f"eval.opponent={save}", "eval.num_envs=2"],
         ["train", "--resume-from", save, "--print-config"],
     ):
         assert run(typed) == 0, (typed, capsys.readouterr().err)
     assert not MARK.exists()
 
 
-def test_upgraded_and_evolved_saves_of_others_stay_untrusted(
+def test_upgraded_and_evolved_untrusted_saves_stay_untrusted(
     xor_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A folder of one's own proves nothing: its save may be made of a stranger's."""
@@ -225,7 +225,7 @@ def test_upgraded_and_evolved_saves_of_others_stay_untrusted(
     assert not MARK.exists()
 
 
-def test_program_with_its_own_environment_imports_nothing_of_the_save(
+def test_user_program_imports_no_code_of_the_save(
     xor_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = name_in_config(xor_run, *NAMED["eval.env.id"], f"env.id={FOREIGN}")
@@ -241,7 +241,7 @@ def test_program_with_its_own_environment_imports_nothing_of_the_save(
     assert not MARK.exists()
 
 
-def test_a_run_says_how_to_resume_it_with_its_environment(
+def test_printed_resume_command_names_the_environment(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     typed = [f"env.id={FOREIGN}", *SMALL, "data_dir=.", "--checkpoint-dir", "mine"]
@@ -266,7 +266,7 @@ def run_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
-def test_lines_after_training_and_of_show_can_be_typed(
+def test_commands_printed_by_train_and_show_are_valid(
     settings: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed = [f"env.id={FOREIGN}", *SMALL, "data_dir=.", *settings]
@@ -314,7 +314,7 @@ def unresolved() -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821
         (3, False),
     ],
 )
-def test_environment_factories_are_told_by_class_and_annotation(
+def test_environment_factories_are_recognized_by_class_or_annotation(
     make: object, is_known: bool
 ) -> None:
     assert is_environment_factory(make) == is_known

@@ -60,7 +60,7 @@ def parser() -> OneLineParser:
         ("-v --seed 3 -- --seed 4", "-v seed=3 -- --seed 4"),
     ],
 )
-def test_option_that_names_one_setting_is_that_setting(typed: str, settings: str | None) -> None:
+def test_options_set_settings_by_path_or_unique_name(typed: str, settings: str | None) -> None:
     words = typed.split()
     if settings is None:
         with pytest.raises(SystemExit):
@@ -72,7 +72,7 @@ def test_option_that_names_one_setting_is_that_setting(typed: str, settings: str
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("--steps 3", "--steps: expected --rollout.steps or --eval.steps, got the last part"),
+        ("--steps 3", "--steps: expected --rollout.steps or --eval.steps, got an ambiguous"),
         ("--sede 3", "--sede: no such option, did you mean --seed?"),
         ("--total-timestep 3", "did you mean --total-timesteps?"),
         ("--learning-rate-of-all 3", "--learning-rate-of-all: no such option;"),
@@ -84,7 +84,7 @@ def test_option_that_names_one_setting_is_that_setting(typed: str, settings: str
         ("--optim 3", "--optim: no such option"),  # a section
     ],
 )
-def test_option_that_names_no_setting_is_one_line_with_the_nearest(
+def test_unknown_option_prints_one_line_with_a_suggestion(
     typed: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit:
@@ -106,13 +106,11 @@ def test_option_that_names_no_setting_is_one_line_with_the_nearest(
         (["env.kwargs="], "env.kwargs="),
     ],
 )
-def test_arguments_of_a_world_are_spelled_as_in_all_commands(
-    typed: list[str], setting: str
-) -> None:
+def test_environment_arguments_use_the_common_syntax(typed: list[str], setting: str) -> None:
     assert parse_typed(parser(), typed, TrainConfig).words == [setting]
 
 
-def test_argument_of_a_world_that_is_there_twice_is_refused(
+def test_repeated_environment_argument_is_rejected(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
@@ -120,7 +118,7 @@ def test_argument_of_a_world_that_is_there_twice_is_refused(
     assert "error: env.kwargs: expected every argument once" in capsys.readouterr().err
 
 
-def test_options_are_those_of_the_configuration_class(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_come_from_the_configuration_class(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse_typed(parser(), ["--epochs", "3"], CloneRunConfig).words == ["clone.epochs=3"]
     with pytest.raises(SystemExit):
         parse_typed(parser(), ["--epochs", "3"], TrainConfig)
@@ -129,14 +127,14 @@ def test_options_are_those_of_the_configuration_class(capsys: pytest.CaptureFixt
     assert "--optim.lr or --clone.lr" in capsys.readouterr().err
 
 
-def test_first_word_is_a_world_with_its_shipped_configuration() -> None:
+def test_first_word_selects_an_environment_with_its_shipped_configuration() -> None:
     typed = typed_settings(TrainConfig, ["MultiSnake", "seed=3"], None, is_new=True)
     assert typed.overrides == ["env.id=MultiSnake", "seed=3"]
     assert typed.config is not None
     assert typed.config.name == "multisnake_1snakes11len.ron"
     assert typed.note == (
-        "settings: multisnake_1snakes11len, shipped with this program, as is "
-        "multisnake_2snakes11len; --config for others"
+        "settings: shipped configuration multisnake_1snakes11len; for others: --config FILE or "
+        "multisnake_2snakes11len"
     )
 
 
@@ -166,20 +164,20 @@ def test_other_command_lines_choose_no_configuration(
     [
         (["lr"], "lr: expected a value, as in optim.lr=VALUE"),
         (["optim.lr"], "optim.lr: expected a value, as in optim.lr=VALUE"),
-        (["xor"], "'xor': expected a world, got a configuration; --config xor"),
-        (["my/own.yaml"], "'my/own.yaml': expected a world, got a configuration; --config"),
-        (["Xor", "env.id=Count"], "env.id: expected one world, got Xor and env.id=Count"),
-        (["Xor", "Count"], "'Count': expected FIELD=VALUE; a world is the first word"),
-        (["seed=3", "Xor"], "'Xor': expected FIELD=VALUE; a world is the first word"),
+        (["xor"], "'xor': expected an environment, got a configuration; use --config xor"),
+        (["my/own.yaml"], "'my/own.yaml': expected an environment, got a configuration; use"),
+        (["Xor", "env.id=Count"], "env.id: expected one environment, got Xor and env.id=Count"),
+        (["Xor", "Count"], "'Count': expected FIELD=VALUE; name the environment first"),
+        (["seed=3", "Xor"], "'Xor': expected FIELD=VALUE; name the environment first"),
     ],
 )
-def test_mistaken_words_are_one_line_with_what_to_type(words: list[str], expected: str) -> None:
+def test_invalid_words_print_one_line_with_the_correction(words: list[str], expected: str) -> None:
     with pytest.raises(ConfigError) as error:
         typed_settings(TrainConfig, words, None, is_new=True)
     assert str(error.value).startswith(expected)
 
 
-def test_arguments_of_a_world_are_typed_like_settings(
+def test_environment_arguments_are_typed_like_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -191,14 +189,14 @@ def test_arguments_of_a_world_are_typed_like_settings(
     def kwargs(*words: str, config: str | None = None, is_new: bool = True) -> dict[str, Any]:
         file = None if config is None else Path(config)
         typed = typed_settings(TrainConfig, words, file, is_new)
-        given: dict[str, Any] = json.loads(
+        arguments: dict[str, Any] = json.loads(
             load_config(TrainConfig, typed.config, typed.overrides).env.kwargs
         )
-        return given
+        return arguments
 
     assert kwargs("orchard.py:Orchard", "trees=3") == {"trees": 3}
     assert kwargs("env.id=orchard.py:Orchard", "label=a b", "seed=4") == {"label": "a b"}
-    # Others stay those of the configuration, of the variable, or of `env.kwargs`.
+    # Other arguments keep the value of the configuration, the variable, or `env.kwargs`.
     assert kwargs("label=a", config="mine.ron") == {"trees": 5, "label": "a"}
     assert kwargs("trees=3", config="mine.ron") == {"trees": 3}
     assert kwargs("MultiSnake", "num_players=2", config="multisnake_1snakes11len") == {
@@ -210,14 +208,14 @@ def test_arguments_of_a_world_are_typed_like_settings(
     assert kwargs(*typed) == {"trees": 2, "label": "b"}
     monkeypatch.setenv("ENN_ENV__KWARGS", '{"trees": 7}')
     assert kwargs("orchard.py:Orchard", "label=c") == {"trees": 7, "label": "c"}
-    # What is neither, or of a resumed run, whose world is not known yet, is left to the loader.
+    # Unknown names, and arguments of a resumed run, are passed to the loader.
     for words in (["nowhere.py:Orchard", "trees=3"], ["orchard.py:Orchard", "twigs=3"]):
         assert typed_settings(TrainConfig, words, None, is_new=True).overrides[1:] == words[1:]
     with pytest.raises(ConfigError, match="trees"):
         kwargs("orchard.py:Orchard", "trees=3", is_new=False)
 
 
-def test_typed_settings_win_over_variables_and_these_over_the_shipped_file(
+def test_typed_settings_override_variables_and_variables_override_the_shipped_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENN_OPTIM__LR", "0.5")
@@ -238,7 +236,7 @@ def test_configuration_has_all_defaults() -> None:
     assert CloneRunConfig() == load_config(CloneRunConfig, None)
 
 
-def test_section_that_a_subclass_declares_anew_has_its_own_defaults() -> None:
+def test_redeclared_section_of_a_subclass_has_its_own_defaults() -> None:
     @dataclass
     class OwnPPO(PPOConfig):
         bonus: float = 2.0

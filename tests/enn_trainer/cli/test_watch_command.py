@@ -32,53 +32,53 @@ def watched(tmp_path: Path, *arguments: str) -> Replay:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--seed", "5"], ["nmines=4", "--num-envs", "2"]])
-def test_episodes_are_those_that_an_evaluation_plays(
+def test_watched_episodes_equal_evaluated_episodes(
     options: list[str], mines_run: Path, tmp_path: Path
 ) -> None:
-    shown = watched(tmp_path, str(mines_run), *options)
+    output = watched(tmp_path, str(mines_run), *options)
     report = tmp_path / "report.json"
-    given = [str(mines_run), *options, "--episodes", "3", "--out", str(report)]
-    assert run(["eval", *given]) == 0
+    arguments = [str(mines_run), *options, "--episodes", "3", "--out", str(report)]
+    assert run(["eval", *arguments]) == 0
     played = json.loads(report.read_text())["suites"][""]["metrics"]
-    returns = [float(one.obs.reward.sum()) for one in shown.episodes]
-    lengths = [len(one.obs) for one in shown.episodes]
-    assert len(shown.episodes) == 3
+    returns = [float(episode.obs.reward.sum()) for episode in output.episodes]
+    lengths = [len(episode.obs) for episode in output.episodes]
+    assert len(output.episodes) == 3
     assert np.mean(returns) == pytest.approx(played["episodic_reward"]["mean"], abs=1e-6)
     assert np.mean(lengths) == played["episode_length"]["mean"]
 
 
 @pytest.mark.slow
-def test_episode_that_does_not_end_is_shown_as_far_as_it_was_played(
+def test_unfinished_episode_is_shown_until_its_last_step(
     mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = watched(tmp_path, str(mines_run), "--max-steps", "1")
-    assert [len(one.obs) for one in shown.episodes] == [1, 1, 1]
-    unfinished = [one for one in shown.episodes if not (one.terminated or one.truncated)]
-    assert f"{len(unfinished)} did not end" in capsys.readouterr().out
+    output = watched(tmp_path, str(mines_run), "--max-steps", "1")
+    assert [len(episode.obs) for episode in output.episodes] == [1, 1, 1]
+    unfinished = [e for e in output.episodes if not (e.terminated or e.truncated)]
+    assert f"{len(unfinished)} unfinished" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_page_of_a_read_only_folder_lies_in_the_current_one(
+def test_page_of_a_read_only_folder_is_written_to_the_current_folder(
     mines_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder, here = shutil.copytree(mines_run, tmp_path / "run"), tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
+    folder, current = shutil.copytree(mines_run, tmp_path / "run"), tmp_path / "here"
+    current.mkdir()
+    monkeypatch.chdir(current)
     make_read_only(folder, monkeypatch)
     assert run(["watch", str(folder)]) == 0
-    assert f"{here / 'replay.html'}: 3 episodes" in capsys.readouterr().out
-    assert len(read_replay(here / "replay.html").episodes) == 3
+    assert f"{current / 'replay.html'}: 3 episodes" in capsys.readouterr().out
+    assert len(read_replay(current / "replay.html").episodes) == 3
     assert not [*folder.glob("*.html")]
-    make_read_only(here, monkeypatch)
+    make_read_only(current, monkeypatch)
     assert run(["watch", str(folder)]) == 2
     assert "--out: expected a file in a folder to write to" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_page_lies_beside_the_save_and_is_the_same_each_time(
+def test_page_is_written_to_the_run_folder_and_reproducible(
     mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("a.html", "b.html"):
@@ -98,10 +98,10 @@ def test_page_lies_beside_the_save_and_is_the_same_each_time(
 def test_all_sides_of_a_match_are_shown(
     opponent: list[str], duel_run: Path, tmp_path: Path
 ) -> None:
-    shown = watched(tmp_path, str(duel_run), "--episodes", "2", *opponent)
-    assert shown.sides == 2
-    assert len(shown.episodes) == 2
-    for episode in shown.episodes:
+    output = watched(tmp_path, str(duel_run), "--episodes", "2", *opponent)
+    assert output.sides == 2
+    assert len(output.episodes) == 2
+    for episode in output.episodes:
         rewards = episode.obs.reward.reshape(-1, 2)
         assert (rewards.sum(axis=1) == 0).all(), "one wins what the other one loses"
         assert episode.obs.identity["Ally"].items() == episode.obs.features["Ally"].items()
@@ -111,9 +111,9 @@ def test_all_sides_of_a_match_are_shown(
 
 @pytest.mark.slow
 def test_view_of_the_environment_is_in_the_page(mines_run: Path, tmp_path: Path) -> None:
-    own = watched(tmp_path, str(mines_run)).view
-    assert own is not None
-    assert own["entities"]["Robot"]["position"] == ["x", "y"]
+    custom = watched(tmp_path, str(mines_run)).view
+    assert custom is not None
+    assert custom["entities"]["Robot"]["position"] == ["x", "y"]
     other = watched(tmp_path, str(mines_run), "--positions", "y,x").view
     assert other is not None
     assert other["entities"]["Robot"]["position"] == ["y", "x"]
@@ -127,19 +127,19 @@ class Blind(MineSweeper):
 
 
 @pytest.mark.slow
-def test_pictures_are_those_that_the_environment_renders(mines_run: Path, tmp_path: Path) -> None:
+def test_pictures_are_rendered_by_the_environment(mines_run: Path, tmp_path: Path) -> None:
     plain = watched(tmp_path, str(mines_run))
-    shown = watched(tmp_path, str(mines_run), "--pictures")
-    assert not any(one.pictures for one in plain.episodes)
-    for one, episode in zip(plain.episodes, shown.episodes, strict=True):
+    output = watched(tmp_path, str(mines_run), "--pictures")
+    assert not any(e.pictures for e in plain.episodes)
+    for reference, episode in zip(plain.episodes, output.episodes, strict=True):
         assert [*episode.pictures] == [*range(len(episode.obs))]
-        assert not [*differences(one.obs, episode.obs)]
+        assert not [*differences(reference.obs, episode.obs)]
     # The first frame of the first episode, as an evaluation seeds it.
     world = EnvList(partial(MineSweeper, **MINES), 1)  # type: ignore[arg-type]
     config = read_saved_run(mines_run).config
     world.seed(derive_seed(config.seed, "eval"))
     world.reset(world.obs_space())
-    picture = Image.open(io.BytesIO(shown.episodes[0].pictures[0]))
+    picture = Image.open(io.BytesIO(output.episodes[0].pictures[0]))
     np.testing.assert_array_equal(np.asarray(picture), world.render(mode="rgb_array")[0])
 
 
@@ -150,14 +150,14 @@ def test_recording_is_shown(mines_run: Path, tmp_path: Path) -> None:
     options = [*SMALL, kwargs, f"capture_samples={file}", "capture_logits=true"]
     into = ["--checkpoint-dir", str(tmp_path / "run")]
     assert run(["train", "MineSweeper", *options, *into]) == 0
-    shown = watched(tmp_path, str(file), "--episodes", "2")
-    assert len(shown.episodes) == 2
-    for episode in shown.episodes:
+    output = watched(tmp_path, str(file), "--episodes", "2")
+    assert len(output.episodes) == 2
+    for episode in output.episodes:
         assert np.isfinite(episode.answers.values).all()
-        assert set(episode.answers.probs) == set(shown.action_space)
+        assert set(episode.answers.probs) == set(output.action_space)
         assert episode.beside is None
     cut = watched(tmp_path, str(file), "--episodes", "2", "--max-steps", "3")
-    assert [len(one.obs) for one in cut.episodes] == [min(len(e.obs), 3) for e in shown.episodes]
+    assert [len(e.obs) for e in cut.episodes] == [min(len(e.obs), 3) for e in output.episodes]
 
 
 @pytest.mark.slow
@@ -165,43 +165,43 @@ def test_recording_is_shown(mines_run: Path, tmp_path: Path) -> None:
 def test_recording_of_entity_gym_is_shown(name: str, tmp_path: Path) -> None:
     file = SAMPLES / f"{name}.bin"
     recorded = [*open_entity_gym_samples(file).episodes()]
-    shown = watched(tmp_path, str(file), "--episodes", "99", "--agent", "random")
-    assert len(shown.episodes) == len([one for one in recorded if len(one.steps)]) > 0
-    for episode in shown.episodes:
+    output = watched(tmp_path, str(file), "--episodes", "99", "--agent", "random")
+    assert len(output.episodes) == len([item for item in recorded if len(item.steps)]) > 0
+    for episode in output.episodes:
         assert np.isnan(episode.obs.reward).all() == (name == "subsampled")
         assert episode.beside is not None
     if name == "subsampled":
-        assert any(one.steps is not None for one in shown.episodes)
+        assert any(item.steps is not None for item in output.episodes)
     else:
-        returns = sorted(float(one.obs.reward.sum()) for one in shown.episodes)
-        assert returns == pytest.approx(sorted(one.episodic_reward for one in recorded))
+        returns = sorted(float(item.obs.reward.sum()) for item in output.episodes)
+        assert returns == pytest.approx(sorted(item.episodic_reward for item in recorded))
 
 
 @pytest.mark.slow
-def test_agent_answers_to_the_frames_of_a_recording(tmp_path: Path) -> None:
+def test_agent_is_evaluated_on_recorded_frames(tmp_path: Path) -> None:
     file = tmp_path / "mine.rec"
     once = ["eval.episodes=2", "eval.interval=9999", "eval.run_on_first_step=false"]
     kwargs = f"env.kwargs={json.dumps(MINES)}"
     options = [*SMALL, kwargs, *once, f"eval.capture_samples={file}"]
     into = ["--checkpoint-dir", str(tmp_path / "run")]
     assert run(["train", "MineSweeper", *options, *into]) == 0
-    shown = watched(tmp_path, str(file), "--episodes", "2", "--agent", str(tmp_path / "run"))
-    assert len(shown.episodes) == 2
-    for episode in shown.episodes:  # which it played itself
+    output = watched(tmp_path, str(file), "--episodes", "2", "--agent", str(tmp_path / "run"))
+    assert len(output.episodes) == 2
+    for episode in output.episodes:  # which it played itself
         assert_same_answers(episode.answers, episode.beside)
         assert len(episode.attention) == len(episode.influence) == len(episode.obs)
 
 
 @pytest.mark.slow
-def test_agents_with_memory_answer_with_what_they_remember(
+def test_agents_with_memory_carry_their_state_through_a_recording(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, own = tmp_path / "shells.rec", tmp_path / "run"
+    file, custom = tmp_path / "shells.rec", tmp_path / "run"
     once = ["eval.episodes=2", "eval.interval=9999", "eval.run_on_first_step=false"]
     memory = ['net.memory=(inputs: ["action"])', "ppo.seq_len=4", "optim.lr=0.02", "env.id=Shells"]
     options = [*memory, *once, f"eval.capture_samples={file}"]
-    run_small(tmp_path, *options, env=Shells, checkpoint_dir=own)
-    for arguments in ([str(own), "--beside", str(own)], [str(file), "--agent", str(own)]):
+    run_small(tmp_path, *options, env=Shells, checkpoint_dir=custom)
+    for arguments in ([str(custom), "--beside", str(custom)], [str(file), "--agent", str(custom)]):
         for episode in watched(tmp_path, *arguments).episodes:
             assert_same_answers(episode.answers, episode.beside)
             assert len(episode.attention) == len(episode.influence) == len(episode.obs)
@@ -209,35 +209,35 @@ def test_agents_with_memory_answer_with_what_they_remember(
     # Of frames that were left out nothing can be remembered, and without ids no entity is.
     whole, half = tmp_path / "whole.rec", tmp_path / "half.rec"
     run_small(tmp_path, "env.id=Shells", f"capture_samples={whole}", env=Shells)
-    shown = watched(tmp_path, str(whole), "--agent", str(own))
-    assert shown.about["agent beside"] == f"{own}, which knows no entity again: no ids recorded"
+    output = watched(tmp_path, str(whole), "--agent", str(custom))
+    assert output.about["second agent"] == f"{custom}, without memory of entities: no ids recorded"
     options = [f"capture_samples={half}", "capture_samples_subsample=2"]
     run_small(tmp_path, "env.id=Shells", *options, env=Shells)
     capsys.readouterr()
-    assert run(["watch", str(half), "--agent", str(own), "--out", str(tmp_path / "a.html")]) == 2
+    assert run(["watch", str(half), "--agent", str(custom), "--out", str(tmp_path / "a.html")]) == 2
     assert "error: --agent: expected an agent without memory" in capsys.readouterr().err
 
 
-def assert_same_answers(one: Answers, other: Answers | None) -> None:
+def assert_same_answers(item: Answers, other: Answers | None) -> None:
     assert other is not None
-    np.testing.assert_allclose(one.values, other.values, atol=1e-5)
-    assert set(one.probs) == set(other.probs)
-    for name, probs in one.probs.items():
+    np.testing.assert_allclose(item.values, other.values, atol=1e-5)
+    assert set(item.probs) == set(other.probs)
+    for name, probs in item.probs.items():
         np.testing.assert_allclose(probs.values, other.probs[name].values, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_another_agent_answers_to_the_same_frames(
+def test_second_agent_is_evaluated_on_the_same_frames(
     mines_run: Path, duel_run: Path, tmp_path: Path
 ) -> None:
     alone = watched(tmp_path, str(mines_run))
     for other in (str(mines_run), "random"):
-        shown = watched(tmp_path, str(mines_run), "--beside", other)
+        output = watched(tmp_path, str(mines_run), "--beside", other)
         if other != "random":
-            assert not [one for one in shown.moments if one.kind == "disagreement"]
-        for one, episode in zip(alone.episodes, shown.episodes, strict=True):
-            assert not [*differences(one.answers, episode.answers)], "the first one acts"
-            assert one.beside is None
+            assert not [moment for moment in output.moments if moment.kind == "disagreement"]
+        for reference, episode in zip(alone.episodes, output.episodes, strict=True):
+            assert not [*differences(reference.answers, episode.answers)], "the first one acts"
+            assert reference.beside is None
             assert episode.beside is not None
             if other != "random":
                 assert_same_answers(episode.answers, episode.beside)
@@ -253,7 +253,7 @@ def test_another_agent_answers_to_the_same_frames(
     ("arguments", "expected"),
     [
         (["nothing"], "nothing"),
-        (["MINES", "--env", "Xor"], "--env: Xor is another world"),
+        (["MINES", "--env", "Xor"], "--env: Xor has other spaces"),
         (["MINES", "--max-mb", "0.000001"], "--max-mb: expected more than"),
         (["MINES", "--out", "NOTES"], "exists and is no replay"),
         (["MINES", "--positions", "x,z"], "--positions: expected features among"),
@@ -268,11 +268,11 @@ def test_another_agent_answers_to_the_same_frames(
         (["NOTES", "nmines=3"], "--env-kwargs: expected a run to play"),
         (
             ["MINES", "nmines=2", "--env", f"{__name__}:Blind", "--pictures"],
-            "--pictures: expected a world that renders, Blind does not",
+            "--pictures: expected an environment that renders, Blind does not",
         ),
     ],
 )
-def test_mistake_is_one_line(
+def test_usage_errors_print_one_line(
     arguments: list[str],
     expected: str,
     mines_run: Path,

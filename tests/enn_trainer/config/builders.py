@@ -1,6 +1,6 @@
 """Configurations: published ones, and a small one of sections."""
 
-# hyperstate's type reader, whose help is tested with these, knows only these forms.
+# hyperstate's type reader, which is tested with these classes, supports only these annotations.
 # ruff: noqa: UP006, UP035, UP045
 
 from dataclasses import dataclass, field

@@ -14,9 +14,7 @@ BOUNDS = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: sort
 
 
 @given(BOUNDS, BOUNDS, st.integers(2, 60))
-def test_ramps_go_in_equal_steps_from_the_first_to_the_last(
-    first: list[int], last: list[int], count: int
-) -> None:
+def test_ramps_interpolate_linearly(first: list[int], last: list[int], count: int) -> None:
     ends = [f"int {low} {high}" for low, high in (first, last)]
     config = LessonConfig("r", ramp={"x": ends}, count=count, until=["step >= 1"])
     lessons = config.lessons()
@@ -27,7 +25,7 @@ def test_ramps_go_in_equal_steps_from_the_first_to_the_last(
             assert abs(number - (a + (b - a) * i / (count - 1))) <= 0.5 + 1e-9
 
 
-def test_arguments_are_renamed_wherever_they_are_set() -> None:
+def test_arguments_are_renamed_in_all_settings() -> None:
     text = (
         '(version: 6, env: (vary: {"size": "1"}), eval: (episodes: 2, suites: {"s": (env: (kwargs: '
         '{"n": 3}))}), curricula: {"c": (lessons: [(name: "r", ramp: {"n": ["1", "2"]}, count: 2, '
@@ -47,5 +45,5 @@ def test_arguments_are_renamed_wherever_they_are_set() -> None:
     assert config.curricula["c"].arguments() == ["number"]
     assert load_config(TrainConfig, None, text=dump_config(config)) == config
     config.env.vary = {"a": "1", "b": "2"}
-    with pytest.raises(ConfigError, match="rename: two arguments become one, of a, b"):
+    with pytest.raises(ConfigError, match="rename: expected distinct new names for a, b"):
         renamed_arguments(config, {"a": "b"})

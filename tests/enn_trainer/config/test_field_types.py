@@ -64,17 +64,17 @@ class Newer(TrainConfig):
         (Colour, "Enum(name='Colour', variants={'RED': 1})"),
     ],
 )
-def test_older_and_newer_forms_have_the_text_of_the_older_ones(kind: Any, text: str) -> None:
+def test_old_and_new_annotations_have_the_same_text(kind: Any, text: str) -> None:
     assert type_text(kind) == text
 
 
-def test_fields_have_defaults_and_the_descriptions_of_the_class_that_says_most_about_them() -> None:
+def test_fields_have_defaults_and_inherited_descriptions() -> None:
     newer = {entry.path: entry for entry in entries(Newer)}
     docs = {name: newer[name].doc for name in ("sizes", "limit", "seed", "colour")}
     assert docs == {
         "sizes": "One of them (each: an int).",
         "limit": "How many.",
-        "seed": "Seed of every random draw.",
+        "seed": "Seed of all random numbers.",
         "colour": "",
     }
     assert newer["sizes"].default == [1]
@@ -82,7 +82,7 @@ def test_fields_have_defaults_and_the_descriptions_of_the_class_that_says_most_a
     assert outer["inner"].default is MISSING
 
 
-def test_a_configuration_of_newer_forms_is_loaded_explained_and_has_a_schema() -> None:
+def test_configuration_with_new_annotations_is_supported() -> None:
     overrides = ["limit=4", "sizes=[1, 2]", 'inners={"a": (rate: 2)}', "colour=0.5"]
     config = load_config(Newer, None, overrides)
     assert (config.limit, config.sizes, config.colour) == (4, [1, 2], 0.5)
@@ -96,6 +96,6 @@ def test_a_configuration_of_newer_forms_is_loaded_explained_and_has_a_schema() -
 
 
 @pytest.mark.parametrize("kind", [Any, tuple[int, ...], list, dict, None, object, "int"])
-def test_other_types_are_refused_by_the_name_of_the_field(kind: Any) -> None:
+def test_unsupported_types_are_rejected_with_the_name_of_the_field(kind: Any) -> None:
     with pytest.raises(ConfigError, match=r"Section\.x: expected bool, int, float, .*, got "):
         type_text(kind, "Section.x")

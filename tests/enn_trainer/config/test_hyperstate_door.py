@@ -50,12 +50,12 @@ KINDS = st.recursive(
 
 
 @given(KINDS)
-def test_types_read_as_in_hyperstate(kind: Any) -> None:
+def test_type_texts_match_hyperstate(kind: Any) -> None:
     assert type_text(kind) == str(materialize_type(kind))
 
 
 @pytest.mark.parametrize("cls", [TrainConfig, CloneRunConfig, Outer])
-def test_fields_of_shipped_classes_read_as_in_hyperstate(cls: Any) -> None:
+def test_field_types_match_hyperstate(cls: Any) -> None:
     def rows(kind: Any, path: str = "") -> Any:
         for name in ("type", "inner", "val"):
             while hasattr(kind, name) and not isinstance(kind.__dict__[name], str):
@@ -103,7 +103,7 @@ def without_marks(values: Any) -> Any:
 
 
 @given(VALUES, RULES)
-def test_a_rule_does_to_values_what_hyperstates_does(values: Any, rule: tuple[Any, ...]) -> None:
+def test_rules_match_the_rules_of_hyperstate(values: Any, rule: tuple[Any, ...]) -> None:
     results = []
     for module in (ours, theirs):
         try:
@@ -127,7 +127,7 @@ class TheirRules(TrainConfig):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_old_files_mean_the_same_with_the_rules_of_either(version: int, tmp_path: Path) -> None:
+def test_old_files_upgrade_equally_with_rules_of_hyperstate(version: int, tmp_path: Path) -> None:
     """Also for hyperstate's loader, to which a section that is left out has its newest defaults.
 
     Unless two of its rules change the default of one field: then it has the oldest one.
@@ -165,7 +165,7 @@ class Renamed(Outer, Versioned):
         }
 
 
-def test_schema_tools_of_hyperstate_take_our_rules() -> None:
+def test_schema_tools_of_hyperstate_accept_our_rules() -> None:
     before: Any = dataclasses.replace(materialize_type(Renamed), version=0)
     before.fields["number"] = before.fields.pop("count")
     before.fields["text"] = dataclasses.replace(before.fields["text"], default=1)

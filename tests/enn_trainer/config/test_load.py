@@ -1,4 +1,4 @@
-# hyperstate's type reader, whose help is tested here, knows only these forms.
+# hyperstate's type reader, which is tested here, supports only these annotations.
 # ruff: noqa: UP006, UP035, UP045
 
 import dataclasses
@@ -57,7 +57,7 @@ def flat(config: Any, path: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
-def test_a_published_config_means_what_it_meant(path: Path) -> None:
+def test_published_config_keeps_its_meaning(path: Path) -> None:
     """All are of version 0: what they leave out has the defaults of version 0.
 
     The published code ran them with newer defaults where a whole section is absent; `as_run` is
@@ -80,7 +80,7 @@ def test_a_published_config_means_what_it_meant(path: Path) -> None:
     assert flat(dataclasses.asdict(load_config(TrainConfig, path))) == expected
 
 
-def test_all_published_configs_are_there() -> None:
+def test_all_published_configs_are_tested() -> None:
     assert {path.stem for path in PUBLISHED} == set(AS_RUN)
 
 
@@ -94,7 +94,7 @@ def test_the_config_of_a_published_checkpoint_loads() -> None:
 # Versions
 
 
-def test_sections_that_an_old_file_leaves_out_have_their_old_defaults() -> None:
+def test_missing_sections_of_an_old_file_have_old_defaults() -> None:
     config = load_config(TrainConfig, None, text="Old(version: 0)")
     assert (config.net.n_layer, config.net.d_model) == (1, 64)
     assert (config.optim.lr, config.optim.bs) == (0.00025, 128)
@@ -105,7 +105,7 @@ def test_sections_that_an_old_file_leaves_out_have_their_old_defaults() -> None:
     assert config.vf_net is None
 
 
-def test_optional_sections_of_an_old_file_have_their_old_defaults_if_they_are_there() -> None:
+def test_present_optional_sections_of_an_old_file_have_old_defaults() -> None:
     encoding = '(extent: [1], position_features: ["x"])'
     config = load_config(
         TrainConfig, None, text=f"(version: 0, vf_net: (relpos_encoding: {encoding}))"
@@ -117,7 +117,7 @@ def test_optional_sections_of_an_old_file_have_their_old_defaults_if_they_are_th
     assert config.vf_net.relpos_encoding.enable_negative_distance_weight_bug
 
 
-def test_an_old_file_may_say_none_for_an_optional_section() -> None:
+def test_old_file_may_set_an_optional_section_to_none() -> None:
     config = load_config(
         TrainConfig, None, text="(version: 0, vf_net: None, net: (relpos_encoding: None))"
     )
@@ -148,9 +148,9 @@ def test_default_that_has_no_effect_in_a_file_is_kept_through_upgrades(version: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("(seed: 3)", "version: expected the number .* at present 9, got None"),
-        ("(version: true)", "version: expected the number .*, got True"),
-        ('(version: "4")', "version: expected the number .*, got '4'"),
+        ("(seed: 3)", "version: expected the version number .* currently 9, got None"),
+        ("(version: true)", "version: expected the version number .*, got True"),
+        ('(version: "4")', "version: expected the version number .*, got '4'"),
         ("(version: 10)", "version: expected 0 to 9, .* got 10"),
         ("(version: -1)", "version: expected 0 to 9, .* got -1"),
         ("[1]", r"expected TrainConfig\(...\), got \[1\]"),
@@ -158,7 +158,7 @@ def test_default_that_has_no_effect_in_a_file_is_kept_through_upgrades(version: 
         ("", "line 1, column 1: expected a value"),
     ],
 )
-def test_a_file_of_no_known_version_is_refused(text: str, message: str) -> None:
+def test_file_with_an_unknown_version_is_rejected(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(TrainConfig, None, text=text)
 
@@ -206,7 +206,7 @@ def test_a_default_that_changed_twice_leaves_an_absent_optional_section_absent()
 
 @dataclass
 class Regrouped(Versioned):
-    """A class with rules for a section and for what is inside it."""
+    """A class with upgrade rules for a section and for its fields."""
 
     group: Outer = field(default_factory=lambda: Outer(Inner(), count=9))
     other: Outer = field(default_factory=lambda: Outer(Inner(), count=9))
@@ -226,13 +226,13 @@ class Regrouped(Versioned):
         }
 
 
-def test_a_rule_of_a_section_comes_after_one_of_what_is_inside_it() -> None:
+def test_rule_of_a_section_follows_rules_of_its_fields() -> None:
     assert load_config(Regrouped, None, text="(version: 0)").group.count == 3
     assert load_config(Regrouped, None, text="(version: 0, group: ())").group.count == 1
     assert load_config(Regrouped, None, text="(version: 2)").group.count == 9
 
 
-def test_a_section_that_a_file_leaves_out_has_its_default_if_no_rule_says_another() -> None:
+def test_missing_section_has_its_default_without_a_rule() -> None:
     config = load_config(Regrouped, None, text="(version: 0)")
     assert (config.other.count, config.other.extra) == (9, None)
 
@@ -242,13 +242,13 @@ def test_fields_are_renamed_deleted_and_mapped() -> None:
     assert config.count == 6
 
 
-def test_an_override_speaks_of_the_current_version() -> None:
+def test_overrides_use_the_current_version() -> None:
     config = load_config(Evolved, None, ["b.kind=b", "count=5"], "(version: 0, number: 3)")
     assert config.b == Inner(rate=0.5, kind="b")
     assert config.count == 5
 
 
-def test_a_rule_that_refuses_a_value_is_one_clear_line() -> None:
+def test_rule_that_rejects_a_value_prints_one_line() -> None:
     message = "upgrade from version 1: Value 'c' is deprecated"
     assert message in problems_of(Evolved, "(version: 1, a: (kind: c))")[0]
     assert "upgrade from version 0: " in problems_of(Evolved, "(version: 0, number: ())")[0]
@@ -277,7 +277,7 @@ def test_required_sections_are_built_from_their_defaults() -> None:
     assert load_config(Outer, None) == Outer(inner=Inner())
 
 
-def test_equal_ints_and_floats_stand_for_each_other() -> None:
+def test_equal_ints_and_floats_are_interchangeable() -> None:
     config = from_text('(inner: (rate: 2), count: 1e3, weights: {"a": 1})')
     assert repr((config.inner.rate, config.count, config.weights)) == "(2.0, 1000, {'a': 1.0})"
 
@@ -371,7 +371,7 @@ def test_an_unknown_field_names_the_nearest_ones(override: str, hint: str) -> No
 
 
 @pytest.mark.parametrize("quote", ["", '"'])
-def test_any_number_of_a_class_may_follow_a_schedule(quote: str) -> None:
+def test_any_number_field_may_follow_a_schedule(quote: str) -> None:
     """As a shell passes it on: its own quotes are gone, those inside them are not."""
     schedule = "step: 0.25@0 lin 0.0@100"
     config = from_text(
@@ -400,7 +400,7 @@ def test_schedules_are_followed_at_any_depth() -> None:
     assert load_config(Deep, None, text=dump_config(config)).outer.inner.rate == 1.0
 
 
-def test_a_schedule_that_cannot_be_read_is_refused_by_field_and_character() -> None:
+def test_invalid_schedule_is_rejected_with_field_and_position() -> None:
     text = "step: 0.1@0 lin x@9"
     problem = "character 17: expected two finite numbers as value@position, got 'x@9'"
     assert problems_of(Outer, f'(inner: (rate: "{text}"))') == (f"inner.rate='{text}': {problem}",)
@@ -410,7 +410,7 @@ def test_a_schedule_that_cannot_be_read_is_refused_by_field_and_character() -> N
     )
 
 
-def test_a_schedule_that_the_shell_took_apart_is_refused_with_the_fix() -> None:
+def test_schedule_split_by_the_shell_is_rejected_with_the_fix() -> None:
     problems = problems_of(TrainConfig, "(version: 5)", *["optim.lr=step:", "0.1@0", "lin", "0@9"])
     assert "on a command line a schedule needs quotes" in problems[-1]
 
@@ -422,12 +422,12 @@ def test_a_schedule_that_the_shell_took_apart_is_refused_with_the_fix() -> None:
         ('(inner: "step: 0@0 1@9")', "inner: expected Inner, got 'step: 0@0 1@9'"),
         (
             '(weights: {"a": "step: 0@0"})',
-            "weights['a']='step: 0@0': expected a number, got a schedule, which only a field "
-            "can have",
+            "weights['a']='step: 0@0': expected a number, got a schedule, which only fields "
+            "support",
         ),
     ],
 )
-def test_what_is_no_number_of_its_own_cannot_follow_a_schedule(text: str, problem: str) -> None:
+def test_only_number_fields_can_follow_a_schedule(text: str, problem: str) -> None:
     assert problems_of(Outer, text) == (problem,)
 
 
@@ -435,7 +435,7 @@ def test_text_that_looks_like_a_schedule_stays_text() -> None:
     assert from_text('(text: "step: 0@0 1@9")').text == "step: 0@0 1@9"
 
 
-def test_every_value_on_the_way_is_checked_when_the_file_is_read() -> None:
+def test_all_values_of_a_schedule_are_validated_on_load() -> None:
     """Not at the step of a long run at which it is reached. Sections check each other, too."""
     overrides = (
         "optim.lr=step: 0.1@0 cos -0.1@5e6 0.1@1e7",
@@ -452,7 +452,7 @@ def test_every_value_on_the_way_is_checked_when_the_file_is_read() -> None:
     assert problem.endswith("(where step is 9)")
 
 
-def test_numbers_that_fix_a_run_cannot_follow_a_schedule() -> None:
+def test_fixed_numbers_cannot_follow_a_schedule() -> None:
     for path, reason in TrainConfig.fixed_during_run().items():
         field = {
             "net": "net.d_model",
@@ -513,7 +513,7 @@ def test_numbers_that_fix_a_run_cannot_follow_a_schedule() -> None:
         (" count =2", 2),
     ],
 )
-def test_an_override_is_read_by_the_type_of_its_field(override: str, value: Any) -> None:
+def test_override_is_parsed_by_the_type_of_its_field(override: str, value: Any) -> None:
     text = '(text: "old", maybe: "old", limit: 9, names: ["old"], extra: (rate: 9.0))'
     config = from_text(text, override)
     assert repr(getattr(config, override.split("=")[0].strip())) == repr(value)
@@ -548,17 +548,17 @@ def test_an_override_reaches_into_a_section(override: str, value: Any) -> None:
         ("count", "'count': expected field=value or section.field=value"),
     ],
 )
-def test_an_override_that_cannot_be_read_is_refused(override: str, problem: str) -> None:
+def test_invalid_override_is_rejected(override: str, problem: str) -> None:
     assert problems_of(Outer, "()", override) == (problem,)
 
 
-def test_overrides_apply_in_order_on_top_of_each_other() -> None:
+def test_overrides_apply_in_order() -> None:
     config = from_text("()", "extra=(rate: 1, kind: b)", "extra.rate=2", "count=1", "count=2")
     assert config.extra == Inner(2.0, "b")
     assert config.count == 2
 
 
-def test_an_optional_section_of_the_command_line_is_whole() -> None:
+def test_optional_section_of_the_command_line_is_complete() -> None:
     config = load_config(
         TrainConfig,
         None,
@@ -580,12 +580,12 @@ def test_an_optional_section_of_the_command_line_is_whole() -> None:
 
 
 @pytest.mark.parametrize("where", ["overrides", "text"])
-def test_the_environment_of_evaluations_is_that_of_rollouts_if_none_is_named(where: str) -> None:
+def test_evaluations_default_to_the_environment_of_rollouts(where: str) -> None:
     """Also if it has arguments of its own."""
     overrides, text = ["env.id=Minefield"], None
     if where == "text":
-        given = 'eval: (steps: 1, interval: 2, env: (vary: {"max_mines": "int 0 4"}))'
-        text = f"TrainConfig(version: {TrainConfig.version()}, {given})"
+        arguments = 'eval: (steps: 1, interval: 2, env: (vary: {"max_mines": "int 0 4"}))'
+        text = f"TrainConfig(version: {TrainConfig.version()}, {arguments})"
     else:
         overrides += ["eval.steps=1", "eval.interval=2", 'eval.env.vary.max_mines="int 0 4"']
     for named, wanted in [([], "Minefield"), (["eval.env.id=Duel"], "Duel")]:
@@ -613,14 +613,12 @@ def test_the_environment_of_evaluations_is_that_of_rollouts_if_none_is_named(whe
         extra=st.none() | st.builds(Inner, st.floats(allow_nan=False)),
     )
 )
-def test_what_is_written_loads_as_the_same_config(config: Outer) -> None:
+def test_config_round_trips(config: Outer) -> None:
     assert from_text(dump_config(config)) == config
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
-def test_a_train_config_is_written_with_its_version_first_and_loads_as_the_same(
-    path: Path, tmp_path: Path
-) -> None:
+def test_train_config_round_trips_with_its_version_first(path: Path, tmp_path: Path) -> None:
     config = load_config(TrainConfig, path, ["eval.steps=3", "eval.interval=4"])
     text = dump_config(config)
     assert text.startswith("TrainConfig(\n    version: 9,\n    env: EnvConfig(\n")
@@ -628,9 +626,9 @@ def test_a_train_config_is_written_with_its_version_first_and_loads_as_the_same(
     assert load_config(TrainConfig, tmp_path / "config.ron") == config
 
 
-def test_a_schedule_is_written_as_it_was_given_wherever_the_run_is() -> None:
-    given = ["optim.lr=step: 1e-1@0 lin 0.@15e7", "ppo.target_kl=time_used: .5@0"]
-    config = load_config(TrainConfig, None, given)
+def test_schedule_is_written_as_given_at_any_step() -> None:
+    arguments = ["optim.lr=step: 1e-1@0 lin 0.@15e7", "ppo.target_kl=time_used: .5@0"]
+    config = load_config(TrainConfig, None, arguments)
     follow_schedules(config, SimpleNamespace(step=10**8, time_used=3.0))
     text = dump_config(config)
     assert 'lr: "step: 1e-1@0 lin 0.@15e7",' in text
@@ -669,12 +667,12 @@ def test_help_finds_a_field_by_name_path_or_description(query: str, first: str) 
     assert hps_info(TrainConfig, query).startswith(first)
 
 
-def test_help_shows_the_fields_of_a_section_that_is_asked_for() -> None:
-    found = [line.split(":")[0] for line in hps_info(TrainConfig, "rollout").splitlines()]
-    assert {"rollout", "rollout.steps", "rollout.num_envs", "rollout.processes"} <= set(found)
+def test_help_shows_the_fields_of_a_requested_section() -> None:
+    result = [line.split(":")[0] for line in hps_info(TrainConfig, "rollout").splitlines()]
+    assert {"rollout", "rollout.steps", "rollout.num_envs", "rollout.processes"} <= set(result)
 
 
-def test_help_says_what_a_schedule_is() -> None:
+def test_help_explains_schedules() -> None:
     """With an example that can be used as it stands."""
     examples = re.findall(r'"(step: [^"]*)"', hps_info(TrainConfig))
     assert examples
@@ -683,7 +681,7 @@ def test_help_says_what_a_schedule_is() -> None:
         assert scheduled_fields(config).keys() == {"optim.lr"}
 
 
-def test_help_says_when_nothing_matches() -> None:
+def test_help_reports_no_matches() -> None:
     assert hps_info(TrainConfig, "xyzzy") == "no field matches 'xyzzy'"
 
 
@@ -722,7 +720,7 @@ SUITES = "".join(f'"{i}": (zz: 1), ' for i in range(4000))
     [f"optim: (groups: [{GROUPS}])", f"eval: (steps: 1, suites: {{{SUITES}}})"],
     ids=["list", "dict"],
 )
-def test_very_many_unknown_fields_in_items_are_refused_in_time_and_in_short(sections: str) -> None:
+def test_many_unknown_fields_are_rejected_in_time_with_a_short_message(sections: str) -> None:
     problems = problems_of(TrainConfig, f"(version: 5, {sections})")
     assert len(problems) == 21
     assert "no such field; " in problems[19]
@@ -735,5 +733,5 @@ def test_a_problem_in_a_section_of_a_long_name_is_cut_short() -> None:
     assert len(problem) == 1000
 
 
-def test_help_shows_what_is_in_a_list_of_sections() -> None:
+def test_help_shows_the_fields_of_a_list_of_sections() -> None:
     assert hps_info(TrainConfig, "freeze_until").startswith("optim.groups[].freeze_until: Optional")

@@ -50,8 +50,8 @@ LAST = NOW - 1
 # Fields that came after a release, each with the default at which a run does what it did without
 # the field. A field that is not here may give older configurations another meaning.
 NEUTRAL: dict[str, Any] = {
-    "bc.who": "hand",  # recordings of that time do not say who chose
-    "bc.player": "",  # nor who played
+    "bc.who": "hand",  # earlier recordings do not store the author of choices
+    "bc.player": "",  # nor the player
     "bc.seq_len": None,
     "net.precision": "float32",
     "vf_net.precision": "float32",
@@ -122,7 +122,7 @@ def unexplained(old: Schema, cls: type[Versioned]) -> list[str]:
         for change in schema_changes(old, cls)
         if change.severity != "INFO"
         or (
-            change.what == "added"
+            change.description == "added"
             and fields[change.path].default is not NO_DEFAULT
             # a test below renames a section
             and (change.path.replace("rollouts.", "rollout."), fields[change.path].default)
@@ -132,16 +132,16 @@ def unexplained(old: Schema, cls: type[Versioned]) -> list[str]:
 
 
 def of_a_change(old: Schema, cls: type[Versioned]) -> list[str]:
-    """Return what is unexplained in a class, but not in `TrainConfig`, from which it was made."""
+    """Return the unexplained changes of a variant of `TrainConfig` that it does not have itself."""
     before = unexplained(old, TrainConfig)
     return [c for c in unexplained(old, cls) if c.replace("rollouts.", "rollout.") not in before]
 
 
 def test_every_change_since_a_release_is_explained() -> None:
-    found = {path.stem: unexplained(load_schema(path), TrainConfig) for path in SCHEMAS}
-    assert {change for changes in found.values() for change in changes} == set(), (
+    result = {path.stem: unexplained(load_schema(path), TrainConfig) for path in SCHEMAS}
+    assert {change for changes in result.values() for change in changes} == set(), (
         f"add a version with upgrade rules to TrainConfig, or a field that by default changes "
-        f"nothing to NEUTRAL: {found}"
+        f"nothing to NEUTRAL: {result}"
     )
 
 
@@ -157,8 +157,8 @@ def test_every_release_has_its_schema() -> None:
     )
 
 
-def test_every_neutral_field_is_one() -> None:
-    """What is listed has that default now: else the list would excuse what it does not name."""
+def test_neutral_fields_have_their_neutral_defaults() -> None:
+    """The list has the current defaults: otherwise it would excuse other changes."""
     fields = schema_of(TrainConfig).fields
     assert {path: fields[path].default for path in NEUTRAL} == NEUTRAL
     oldest = BY_VERSION[min(BY_VERSION)]
@@ -178,15 +178,15 @@ def doctored(
     """`TrainConfig` without a field of a section, and with other fields in its place."""
     hints = get_type_hints(TrainConfig)
     kinds = {f.name: hints[f.name] for f in dataclasses.fields(TrainConfig)}
-    own = {f.name: copy.copy(f) for f in dataclasses.fields(TrainConfig)}
+    custom = {f.name: copy.copy(f) for f in dataclasses.fields(TrainConfig)}
     if section:
-        kinds[section], own[section] = _other(kinds[section], name, new), dataclasses.field()
-        return _class(kinds, own, config_version, rule)
-    del kinds[name], own[name]
+        kinds[section], custom[section] = _other(kinds[section], name, new), dataclasses.field()
+        return _class(kinds, custom, config_version, rule)
+    del kinds[name], custom[name]
     for field_name, kind, default in new:
         kinds[field_name] = kind
-        own[field_name] = _field(default)
-    return _class(kinds, own, config_version, rule)
+        custom[field_name] = _field(default)
+    return _class(kinds, custom, config_version, rule)
 
 
 def _field(default: Any) -> Any:
@@ -207,13 +207,13 @@ def _other(cls: Any, name: str, new: tuple[tuple[str, Any, Any], ...]) -> type:
 
 
 def _class(
-    kinds: dict[str, Any], own: dict[str, Any], config_version: int, rule: RewriteRule | None
+    kinds: dict[str, Any], custom: dict[str, Any], config_version: int, rule: RewriteRule | None
 ) -> type[Versioned]:
     rules = TrainConfig.upgrade_rules()
     rules[LAST] = [*rules.get(LAST, []), *([] if rule is None else [rule])]
     return dataclasses.make_dataclass(
         "TrainConfig",
-        [(name, kind, own[name]) for name, kind in kinds.items()],
+        [(name, kind, custom[name]) for name, kind in kinds.items()],
         bases=(Versioned,),
         kw_only=True,
         namespace={
@@ -275,7 +275,7 @@ def test_a_change_without_a_rule_fails_and_passes_with_one(
         assert of_a_change(release, changed(config_version=NOW, rule=rule)) == []
 
 
-def test_a_rule_of_a_version_that_was_released_is_too_late() -> None:
+def test_rule_for_a_released_version_is_rejected() -> None:
     """Files of that version were written with the default of then, and say so by its number."""
     late = doctored("ppo", "gamma", ("gamma", float, 0.9))
     rules = TrainConfig.upgrade_rules()
@@ -291,12 +291,12 @@ def test_a_rule_from_another_default_than_the_released_one_does_not_count() -> N
     assert of_a_change(BY_VERSION[LAST], changed)
 
 
-def test_a_new_field_that_changes_what_runs_do_has_to_be_thought_of() -> None:
+def test_new_field_that_changes_runs_needs_a_rule() -> None:
     """Its default is no proof that older configurations mean what they meant."""
     assert of_a_change(BY_VERSION[LAST], doctored("ppo", "", ("bonus", float, 1.0)))
 
 
-def test_a_file_of_a_release_means_with_the_rule_what_it_meant() -> None:
+def test_released_file_keeps_its_meaning_with_the_rule() -> None:
     change, rule = CHANGES["another default"]
     cls: Any = change(config_version=NOW, rule=rule)
     for text in (f"(version: {LAST})", f"(version: {LAST}, ppo: (gae: true))", "(version: 0)"):
@@ -321,10 +321,7 @@ def test_a_file_of_a_release_means_with_the_rule_what_it_meant() -> None:
 
 
 def leaves(schema: Schema) -> dict[str, Any]:
-    """The defaults of a release that are there in every configuration: outside optional sections.
-
-    Those of items of lists are none of the configuration.
-    """
+    """Defaults of a release that every configuration has: outside optional sections and lists."""
     optional = [path for path, f in schema.fields.items() if f.type.startswith("Optional[")]
     return {
         path: f.default
@@ -356,7 +353,7 @@ OTHER: dict[str, Any] = {
 
 
 @given(st.sampled_from(sorted(BY_VERSION)), st.sets(st.sampled_from(sorted(OTHER))), st.data())
-def test_what_a_file_leaves_out_has_the_default_of_its_version(
+def test_missing_fields_have_the_default_of_the_file_version(
     config_version: int, named: set[str], data: st.DataObject
 ) -> None:
     """Whether fields or whole sections are absent; and sections may be there and empty."""
@@ -369,5 +366,5 @@ def test_what_a_file_leaves_out_has_the_default_of_its_version(
     for path, default in leaves(BY_VERSION[config_version]).items():
         got = at(config, path)
         if dataclasses.is_dataclass(got):
-            continue  # a section, whose fields are looked at each
+            continue  # a section; its fields are compared one by one
         assert got == (OTHER[path] if path in named else default), path

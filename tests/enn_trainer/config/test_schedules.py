@@ -38,8 +38,8 @@ def texts(
     values: st.SearchStrategy[float] = VALUES,
     knots: int = 1,
 ) -> str:
-    """A schedule of at least so many knots; no shape means the one before."""
-    positions = draw(POSITIONS.filter(lambda found: len(found) >= knots))
+    """A schedule with a least number of knots; a missing shape repeats the previous one."""
+    positions = draw(POSITIONS.filter(lambda result: len(result) >= knots))
     words = [f"{draw(values)!r}@{positions[0]}"]
     for position in positions[1:]:
         words += [draw(st.sampled_from(shapes)), f"{draw(values)!r}@{position}"]
@@ -51,7 +51,7 @@ def texts(
 
 @pytest.mark.slow
 @given(texts() | texts(["exp"], POSITIVE) | texts(["exp"], POSITIVE.map(lambda y: -y)))
-def test_every_knot_is_met_exactly_and_the_ends_hold(text: str) -> None:
+def test_schedule_is_exact_at_knots_and_constant_beyond_the_ends(text: str) -> None:
     schedule = parse_schedule(text)
     for knot in schedule.knots:
         assert schedule.value_at(knot.position) == knot.value
@@ -61,7 +61,7 @@ def test_every_knot_is_met_exactly_and_the_ends_hold(text: str) -> None:
 
 
 @given(texts() | texts(["exp"], POSITIVE), st.integers(-(10**9), 10**9), st.booleans())
-def test_values_never_leave_those_of_the_knots_around(text: str, x: int, repeats: bool) -> None:
+def test_values_stay_between_adjacent_knots(text: str, x: int, repeats: bool) -> None:
     """Checks of a setting's range look at the knots alone."""
     schedule = replace(parse_schedule(text), repeats=repeats and "@" in text.split("@", 1)[1])
     values = [knot.value for knot in schedule.knots]
@@ -77,7 +77,7 @@ def test_values_never_leave_those_of_the_knots_around(text: str, x: int, repeats
     | texts(["exp"], POSITIVE, knots=2),
     st.lists(st.floats(0, 1), min_size=2),
 )
-def test_values_between_two_knots_only_rise_or_only_fall(text: str, parts: list[float]) -> None:
+def test_values_are_monotonic_between_knots(text: str, parts: list[float]) -> None:
     """But for the last bits, which rounding decides."""
     schedule = parse_schedule(text)
     left, right = schedule.knots[:2]
@@ -109,23 +109,23 @@ def test_values_between_two_knots_only_rise_or_only_fall(text: str, parts: list[
         ("1@10 lin 3@20 lin 1@30 repeat", {0: 1.0, 15: 2.0, 20: 3.0, 30: 1.0, 35: 2.0, 45: 2.0}),
     ],
 )
-def test_each_shape_is_what_the_manual_says(text: str, values: dict[float, float]) -> None:
+def test_shapes_match_their_documentation(text: str, values: dict[float, float]) -> None:
     """By hand."""
     schedule = parse_schedule(f"step: {text}")
     assert {x: schedule.value_at(x) for x in values} == pytest.approx(values, rel=1e-12)
 
 
 @given(texts(["", "lin", "cos"], knots=2), st.integers(-(10**9), 10**9))
-def test_straight_lines_and_cosines_are_those_of_hyperstate(text: str, x: int) -> None:
+def test_lin_and_cos_match_hyperstate(text: str, x: int) -> None:
     """To the last bit of the larger knot, where its own formula leaves the range."""
     slack = 1e-15 * max(abs(knot.value) for knot in parse_schedule(text).knots)
-    theirs = pytest.importorskip("hyperstate.schedule")
-    published = theirs._parse_schedule(text).get_value(x)
+    reference = pytest.importorskip("hyperstate.schedule")
+    published = reference._parse_schedule(text).get_value(x)
     assert parse_schedule(text).value_at(x) == pytest.approx(published, rel=0, abs=2 * slack)
 
 
-def test_values_of_any_size_are_met() -> None:
-    """exp goes by way of powers, and lines by way of shares, none of which overflows."""
+def test_values_of_any_magnitude_are_exact() -> None:
+    """Neither powers of `exp` nor shares of lines overflow."""
     for text in ("step: 1e-300@0 exp 1e300@8", "step: -1.7e308@0 lin 1.7e308@8"):
         assert all(math.isfinite(parse_schedule(text).value_at(x)) for x in range(9))
     assert parse_schedule("step: 1e-300@0 exp 1e300@8").value_at(4) == pytest.approx(1)
@@ -135,7 +135,7 @@ def test_values_of_any_size_are_met() -> None:
 
 
 @given(texts() | texts(["exp"], POSITIVE))
-def test_what_a_schedule_is_written_as_is_read_as_the_same(text: str) -> None:
+def test_schedule_round_trips(text: str) -> None:
     schedule = parse_schedule(text)
     assert parse_schedule(schedule.text) == schedule
     read_again = " ".join(
@@ -145,7 +145,7 @@ def test_what_a_schedule_is_written_as_is_read_as_the_same(text: str) -> None:
     assert parse_schedule(f"step: {read_again}").knots == schedule.knots
 
 
-def test_numbers_may_be_written_in_any_usual_way() -> None:
+def test_numbers_accept_common_notations() -> None:
     schedule = parse_schedule(" time_used:  -1e-3@-5\tlin +.5@1_000 \n 2.@15e7 ")
     assert schedule.clock == "time_used"
     assert [(k.value, k.position) for k in schedule.knots] == [(-1e-3, -5), (0.5, 1000), (2, 15e7)]
@@ -181,13 +181,13 @@ def test_numbers_may_be_written_in_any_usual_way() -> None:
         ("step: 1@0 0@9 repeat 1@18", "character 22: expected nothing after repeat, got '1@18'"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_its_place(text: str, problem: str) -> None:
+def test_invalid_schedule_is_rejected_with_its_position(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=f"^{problem}"):
         parse_schedule(text)
 
 
 @given(st.text(st.sampled_from("step:time_used 01.e-@()linexpolyrepeatnacs\n"), max_size=40))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     for start in ("", "step: 1@0 "):
         try:
             schedule = parse_schedule(start + text)
@@ -207,7 +207,7 @@ def optimizer(text: str = "step: 1@0 lin 0@100") -> OptimizerConfig:
     )
 
 
-def test_a_scheduled_setting_is_the_number_of_now() -> None:
+def test_scheduled_setting_equals_its_current_value() -> None:
     config = optimizer()
     follow_schedules(config, SimpleNamespace(step=25, time_used=3.0))
     assert (config.lr, config.bs) == (0.75, 6)
@@ -219,7 +219,7 @@ def test_a_scheduled_setting_is_the_number_of_now() -> None:
     assert (config.lr, config.bs) == (0.0, 1)
 
 
-def test_an_int_is_rounded_to_the_nearest_and_from_halves_to_the_even_one() -> None:
+def test_int_schedules_round_half_to_even() -> None:
     schedule = parse_schedule("step: 1@0 lin 5@40")
     rounded = [scheduled(schedule, int, x) for x in (4, 5, 6, 15, 16, 25, 35)]
     assert rounded == [1, 2, 2, 2, 3, 4, 4]
@@ -246,15 +246,15 @@ def test_assigning_a_number_ends_a_schedule() -> None:
     assert config.lr == 0.5
 
 
-def test_the_settings_that_are_printed_show_their_schedules() -> None:
+def test_printed_settings_show_their_schedules() -> None:
     assert "lr=1.0 by 'step: 1@0 lin 0@100'" in repr(optimizer())
     assert as_written(optimizer().lr) == "step: 1@0 lin 0@100"
     assert as_written(0.5) == 0.5
 
 
 @pytest.mark.alone
-def test_a_schedule_of_very_many_points_is_checked_in_time() -> None:
-    """Each point is a configuration to check, of which only what changes is made again."""
+def test_schedule_with_many_knots_is_validated_in_time() -> None:
+    """Each knot is validated, but only changed sections are built again."""
     points = " ".join(f"0.1@{i}" for i in range(8000))
     start = time.process_time()
     config = load_config(TrainConfig, None, [f"optim.lr=step: {points}"])
@@ -262,7 +262,7 @@ def test_a_schedule_of_very_many_points_is_checked_in_time() -> None:
     assert len(scheduled_fields(config)["optim.lr"].schedule.knots) == 8000
 
 
-def test_points_are_bounded_and_fewer_beside_long_lists() -> None:
+def test_number_of_knots_is_bounded_depending_on_lists() -> None:
     points = " ".join(f"0.1@{i}" for i in range(20_001))
     with pytest.raises(ConfigError, match=r"optim\.lr: expected schedules with at most 20000 pos"):
         load_config(TrainConfig, None, [f"optim.lr=step: {points}"])
@@ -276,7 +276,7 @@ def test_points_are_bounded_and_fewer_beside_long_lists() -> None:
         )
 
 
-def test_all_that_is_wrong_at_a_point_is_told_once_with_its_section() -> None:
+def test_problems_at_a_knot_are_reported_once_with_their_section() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(
             TrainConfig,

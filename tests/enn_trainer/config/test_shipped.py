@@ -20,7 +20,7 @@ def test_every_configuration_of_the_project_is_shipped() -> None:
 def test_configurations_inside_the_installed_package_are_preferred(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wheel has them there; a folder beside it belongs to somebody else."""
+    """A wheel has them in the package; a folder next to it belongs to another package."""
     for folder in ("enn_trainer/configs", "configs"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "enn_trainer/configs/mine.ron").touch()
@@ -40,21 +40,21 @@ def test_configurations_inside_the_installed_package_are_preferred(
         ("worlds.py:TreasureHunt", None, 0),
     ],
 )
-def test_configuration_of_a_world_is_the_one_named_like_it(
+def test_configuration_with_the_name_of_the_environment_is_preferred(
     world: str, first: str | None, number: int
 ) -> None:
-    found = [path.stem for path in configs_of_world(world)]
-    assert len(found) == number
-    assert found[:1] == ([] if first is None else [first])
+    result = [path.stem for path in configs_of_world(world)]
+    assert len(result) == number
+    assert result[:1] == ([] if first is None else [first])
 
 
 @pytest.mark.parametrize("world", ENV_REGISTRY)
-def test_first_configuration_of_a_world_trains_in_it(world: str) -> None:
+def test_preferred_configuration_trains_in_its_environment(world: str) -> None:
     for path in configs_of_world(world)[:1]:
         assert load_config(TrainConfig, path).env.id == world
 
 
-def test_name_stands_for_a_shipped_configuration_unless_there_is_such_a_file(
+def test_name_of_a_shipped_configuration_is_accepted_unless_a_file_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,7 +65,7 @@ def test_name_stands_for_a_shipped_configuration_unless_there_is_such_a_file(
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("name", "expected"),
     [
         ("move_to_orgin", "did you mean move_to_origin?"),
         ("configs/treasure_hnt.ron", "did you mean treasure_hunt?"),
@@ -73,7 +73,9 @@ def test_name_stands_for_a_shipped_configuration_unless_there_is_such_a_file(
         (".", "got .: cherry_pick"),
     ],
 )
-def test_unknown_name_is_an_error_with_the_nearest(given: str, expected: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--config: expected a configuration file") as error:
-        find_config(Path(given))
+def test_unknown_configuration_name_gets_a_suggestion(name: str, expected: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^--config: expected a file, or the name of a shipped configuration"
+    ) as error:
+        find_config(Path(name))
     assert expected in str(error.value)

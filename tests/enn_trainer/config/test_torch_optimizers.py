@@ -35,25 +35,27 @@ def weights() -> list[nn.Parameter]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_steps_and_states_are_those_of_torch(name: str) -> None:
-    ours, theirs = weights(), weights()
+def test_steps_and_states_match_torch(name: str) -> None:
+    ours, reference = weights(), weights()
     cls: Any = getattr(torch.optim, name)
-    one = new_optimizer(name, {}, ours, lr=0.01)
-    kwargs = {key: one.defaults[key] for key in ("eps", "weight_decay") if key in one.defaults}
-    other = cls(theirs, lr=0.01, **kwargs)
-    steps_of(one, ours, 3)
-    steps_of(other, theirs, 3)
-    for mine, its in zip(ours, theirs, strict=True):
+    optimizer = new_optimizer(name, {}, ours, lr=0.01)
+    kwargs = {
+        key: optimizer.defaults[key] for key in ("eps", "weight_decay") if key in optimizer.defaults
+    }
+    expected = cls(reference, lr=0.01, **kwargs)
+    steps_of(optimizer, ours, 3)
+    steps_of(expected, reference, 3)
+    for mine, its in zip(ours, reference, strict=True):
         assert torch.equal(mine, its)
     resumed = new_optimizer(name, {}, ours, lr=0.5)
-    resumed.load_state_dict(copy.deepcopy(other.state_dict()))
+    resumed.load_state_dict(copy.deepcopy(expected.state_dict()))
     steps_of(resumed, ours, 2)
-    steps_of(other, theirs, 2)
-    for mine, its in zip(ours, theirs, strict=True):
+    steps_of(expected, reference, 2)
+    for mine, its in zip(ours, reference, strict=True):
         assert torch.equal(mine, its)
-    assert resumed.state_dict()["param_groups"] == other.state_dict()["param_groups"]
-    assert isinstance(one, cls)
-    assert repr(one).startswith(f"{name} (")
+    assert resumed.state_dict()["param_groups"] == expected.state_dict()["param_groups"]
+    assert isinstance(optimizer, cls)
+    assert repr(optimizer).startswith(f"{name} (")
 
 
 def test_hooks_of_an_optimizer_are_called() -> None:
@@ -65,7 +67,7 @@ def test_hooks_of_an_optimizer_are_called() -> None:
     assert called == ["before", "after"]
 
 
-def test_a_step_needs_no_gradient_mode_of_its_caller() -> None:
+def test_step_works_in_any_gradient_mode() -> None:
     parameters = weights()
     steps_of(new_optimizer("AdamW", {}, parameters, lr=0.01), parameters, 1)
     assert torch.is_grad_enabled()
@@ -87,8 +89,8 @@ def test_a_run_and_loading_its_agent_do_not_import_the_compiler(tmp_path: Path) 
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, timeout=120, cwd=tmp_path)
 
 
-def test_very_many_unknown_arguments_are_not_told_one_by_one() -> None:
+def test_many_unknown_arguments_are_summarized() -> None:
     kwargs = json.dumps({f"betas{i}": 0 for i in range(30)})
     problems = [*problems_of_optimizer("AdamW", kwargs, decays=False)]
     assert len(problems) == 21
-    assert problems[-1] == "kwargs: 10 more that are no arguments of AdamW"
+    assert problems[-1] == "kwargs: 10 more that are not arguments of AdamW"

@@ -12,7 +12,7 @@ from enn_trainer.config.validation import Problems, Validator
 def problems_of(value: Any, **limits: Any) -> list[str]:
     check = Validator(None)
     check.number("x", value, **limits)
-    return check.found
+    return check.messages
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def problems_of(value: Any, **limits: Any) -> list[str]:
         ({"at_least": 0, "below": 1}, [0], [-1, 1], "a number of at least 0 and below 1"),
     ],
 )
-def test_a_number_beyond_its_limits_is_refused_with_them(
+def test_number_beyond_its_limits_is_rejected_with_the_limits(
     limits: dict[str, Any], valid: list[Any], invalid: list[Any], expected: str
 ) -> None:
     for value in valid:
@@ -51,7 +51,7 @@ def test_all_problems_are_raised_as_one_error_at_the_end() -> None:
     assert caught.value.problems == ("a: first", "section.c: second", "section.d: third", "e: last")
 
 
-def test_another_error_is_not_hidden_by_problems() -> None:
+def test_other_errors_are_not_suppressed() -> None:
     def validate() -> None:
         with Problems() as problems:
             problems.require(False, "a: first")

@@ -48,7 +48,7 @@ def count(progress: LessonProgress, present: Lesson, episodes: Episodes, num_env
 UP = [lesson("a", ["win.mean >= 0.5"]), lesson("b", back=["win.mean <= 0.1", "step >= 900"])]
 
 
-def test_means_are_over_the_last_episodes_that_began_in_the_lesson() -> None:
+def test_means_are_over_the_last_episodes_of_the_stage() -> None:
     progress = started(UP)
     progress.number = 3
     count(progress, UP[0], ended([2, 3, -1, 2], win=[1, 0, 1, 1]), num_envs=1)
@@ -65,7 +65,7 @@ def test_means_are_over_the_last_episodes_that_began_in_the_lesson() -> None:
     assert progress.decision(UP, 20) is None
 
 
-def test_a_lesson_is_given_up_when_one_bound_of_back_holds() -> None:
+def test_stage_goes_back_when_one_bound_of_back_holds() -> None:
     progress = started(UP, at=1)
     count(progress, UP[1], ended([0, 0], win=[1, 1]))
     assert progress.decision(UP, 899) is None
@@ -74,7 +74,7 @@ def test_a_lesson_is_given_up_when_one_bound_of_back_holds() -> None:
     assert progress.decision(UP, 1) == (UP[0], "win.mean <= 0.1: 0 over 2 episodes")
 
 
-def test_all_bounds_of_until_have_to_hold() -> None:
+def test_stage_advances_when_all_bounds_of_until_hold() -> None:
     lessons = [lesson("a", ["win.mean >= 0.5", "lesson_step >= 50", "eval/x >= 1"]), lesson("b")]
     progress = started(lessons)
     progress.step = 100
@@ -87,7 +87,7 @@ def test_all_bounds_of_until_have_to_hold() -> None:
     assert progress.decision(lessons, 160) is None
 
 
-def test_other_metrics_are_measured_anew_in_each_lesson() -> None:
+def test_other_metrics_are_reset_in_each_stage() -> None:
     lessons = [lesson(name, ["eval/x >= 1"]) for name in "ab"] + [lesson("z")]
     progress = started(lessons)
     progress.note("c", lessons[0], {"eval/x": 2.0, "eval/y": 3.0})
@@ -96,7 +96,7 @@ def test_other_metrics_are_measured_anew_in_each_lesson() -> None:
     assert progress.decision(lessons, 20) is None
 
 
-def test_no_lesson_is_skipped() -> None:
+def test_no_stage_is_skipped() -> None:
     """Each lasts for one update at least, however many bounds hold at once."""
     lessons = [lesson(name, ["step >= 5"]) for name in "abc"] + [lesson("z")]
     progress, seen = started(lessons), []
@@ -107,7 +107,7 @@ def test_no_lesson_is_skipped() -> None:
     assert seen == ["a", "b", "b", "c", "c", "z", "z"]
 
 
-def test_episodes_without_the_metric_are_left_out_of_its_mean() -> None:
+def test_episodes_without_the_metric_are_excluded_from_its_mean() -> None:
     progress = started(UP)
     count(progress, UP[0], ended([0, 0, 0], win=[1, math.nan, math.nan]), num_envs=1)
     assert (progress.episodes, progress.num_episodes("win.mean")) == (3, 1)
@@ -145,7 +145,7 @@ def test_rounds_of_a_save_of_an_older_version_begin_after_its_running_episodes()
     assert progress.measure("win.mean", 10) == 0
 
 
-def test_measures_that_are_not_finite_are_named() -> None:
+def test_infinite_metrics_raise() -> None:
     progress = started(UP)
     with pytest.raises(
         NotFiniteError, match=r"curricula\['c'\], lesson 'a': .*'win.mean', got inf"
@@ -163,7 +163,7 @@ def curriculum(*names: str, **vary: str) -> CurriculumConfig:
     return CurriculumConfig([*lessons, LessonConfig(last, vary={**SOME, **vary})])
 
 
-def test_lessons_are_found_by_name_on_resume() -> None:
+def test_stages_are_matched_by_name_on_resume() -> None:
     part = Lessons()
     assert part.arrange({"c": curriculum("a", "b")}, 0) == []
     progress = part.curricula["c"]
@@ -182,12 +182,12 @@ def test_lessons_are_found_by_name_on_resume() -> None:
     assert (progress.lesson, progress.step) == ("b", 30)
     assert (progress.complete, progress.newest) == ({}, {})  # of bounds that it has no more
     (message,) = part.arrange({"c": curriculum("new", "b", "a", length="7")}, 50)
-    assert message == "curriculum c: lesson b has other samplers, and begins anew"
+    assert message == "curriculum c: lesson b restarts, as its samplers changed"
     assert (progress.step, progress.complete, progress.number) == (50, {}, 2)
     with pytest.raises(ConfigError, match=r"curricula\['c'\].lessons: expected 'b'.*got new, a"):
         part.arrange({"c": curriculum("new", "a")}, 50)
     (message,) = part.arrange({"other": curriculum("x", "y")}, 60)
-    assert "curriculum c: it is not among the settings" in message
+    assert "curriculum c: removed from the settings" in message
     assert part.curricula["other"].begun == {"x": [60, "it was added"]}
 
 
@@ -216,7 +216,7 @@ def test_lessons_are_a_part_of_the_state() -> None:
         {"step": True},
     ],
 )
-def test_a_damaged_state_is_refused(change: dict[str, object]) -> None:
+def test_damaged_state_raises(change: dict[str, object]) -> None:
     part = Lessons()
     part.arrange({"c": curriculum("a", "b")}, 0)
     state = part.state_dict()
@@ -229,9 +229,7 @@ def test_a_damaged_state_is_refused(change: dict[str, object]) -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(2, 5), st.sampled_from([0.0, 0.1, 0.5, 0.9]))
-def test_review_takes_its_share_from_earlier_lessons_alike(
-    seed: int, present: int, review: float
-) -> None:
+def test_review_samples_earlier_stages_equally(seed: int, present: int, review: float) -> None:
     until = ["step >= 1"]
     lessons = [LessonConfig(str(i), vary={"x": str(i)}, until=until) for i in range(5)]
     lessons.append(LessonConfig("5", vary={"x": "5"}))

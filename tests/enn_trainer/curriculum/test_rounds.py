@@ -45,7 +45,7 @@ def test_a_round_is_the_kth_episode_of_every_environment(
     rounds, resumed, complete = Rounds(), Rounds(), []
     of_env: list[list[float]] = [[] for _ in range(NUM_ENVS)]
     for ended in updates:
-        resumed = Rounds.of_plain(resumed.plain())  # a save and a resume after each update
+        resumed = Rounds.from_plain(resumed.plain())  # a save and a resume after each update
         found = add(rounds, ended)
         assert add(resumed, ended) == found
         complete += found.get("x", [])
@@ -62,9 +62,9 @@ def test_a_round_is_the_kth_episode_of_every_environment(
     assert resumed.plain() == rounds.plain()
 
 
-def test_rounds_that_begin_among_running_episodes_leave_these_out() -> None:
+def test_rounds_started_during_episodes_exclude_them() -> None:
     """Long episodes are too many among those that run at some time."""
-    rounds = Rounds.of_plain(None)
+    rounds = Rounds.from_plain(None)
     assert add(rounds, [(0, 9.0), (1, 9.0), (0, 1.0)]) == {}
     assert add(rounds, [(2, 9.0), (1, 2.0), (2, 3.0)]) == {"x": [[3.0, 6.0, 1.0, 3.0]]}
 
@@ -72,7 +72,7 @@ def test_rounds_that_begin_among_running_episodes_leave_these_out() -> None:
 def test_an_environment_far_ahead_of_a_slow_one_takes_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rounds_module, "MOST_ROUNDS", 4)
+    monkeypatch.setattr(rounds_module, "MAX_ROUNDS", 4)
     rounds = Rounds()
     for value in range(50):
         assert add(rounds, [(0, value), (1, value)]) == {}
@@ -84,7 +84,7 @@ def test_an_environment_far_ahead_of_a_slow_one_takes_bounded_memory(
     assert rounds.ended.tolist() == [3, 2, 0]
 
 
-def test_another_number_of_environments_begins_anew() -> None:
+def test_another_number_of_environments_restarts_rounds() -> None:
     rounds = Rounds()
     add(rounds, [(0, 1.0), (1, 1.0)])
     assert rounds.add(np.array([0, 1]), 2, {"x": np.array([3.0, 5.0])})["x"].tolist() == [
@@ -114,9 +114,9 @@ def test_means_are_over_the_newest_rounds_with_enough_episodes() -> None:
         [],
     ],
 )
-def test_damaged_rounds_are_refused(plain: object) -> None:
+def test_damaged_rounds_raise(plain: object) -> None:
     with pytest.raises(ValueError, match="rounds: "):
-        Rounds.of_plain(plain)
+        Rounds.from_plain(plain)
 
 
 def ended(
@@ -127,23 +127,23 @@ def ended(
     return Episodes(np.array(environments, np.int64), named, is_counted=is_counted)
 
 
-def test_metrics_of_a_run_are_those_of_the_rounds_that_an_update_completes() -> None:
+def test_run_metrics_are_over_the_completed_rounds() -> None:
     run, logged = RunRounds(), {"win.mean": 1.0, "losses/entropy": 2.0, "win.count": 3.0}
     run.add(ended([0, 0, 0], win=[1, 1, 1]), {"win": Metric(3, 3, 1, 1)}, 2, 8)
     assert run.over_rounds(logged, run.latest) == {"losses/entropy": 2.0, "win.count": 3.0}
-    assert run.take_fresh() == frozenset()
+    assert run.pop_fresh() == frozenset()
     run.add(ended([1, 1], win=[0, 1]), {"win": Metric(2, 1, 0, 1)}, 2, 8)
     assert run.over_rounds(logged, run.latest) | {"win.mean": 0.75, "win.min": 0.0} == {
         **logged,
         **{"win.mean": 0.75, "win.min": 0.0, "win.max": 1.0},
     }
-    assert run.take_fresh() == {"win.mean", "win.min", "win.max"}
+    assert run.pop_fresh() == {"win.mean", "win.min", "win.max"}
     run.add(ended([]), {}, 2, 8)
-    assert (run.fresh, run.take_fresh()) == ({}, frozenset())
+    assert (run.fresh, run.pop_fresh()) == ({}, frozenset())
     assert run.latest["win.mean"] == 0.75
 
 
-def test_metrics_of_single_steps_are_no_metrics_of_episodes() -> None:
+def test_step_metrics_are_not_episode_metrics() -> None:
     """They have more values than there are episodes, and are not biased by their lengths."""
     run, logged = RunRounds(), {"speed.mean": 3.0}
     run.add(ended([0, 1], speed=[1, 1]), {"speed": Metric(9, 27, 1, 9)}, 2, 8)

@@ -1,4 +1,4 @@
-"""Evaluations whose results are waited for, and runs with evaluations."""
+"""Remote evaluations with delayed results, and runs that use them."""
 
 import os
 import signal

@@ -24,7 +24,7 @@ from tests.entity_env.clocks import Clocks
 from tests.entity_env.worlds import Walk
 
 
-def test_interval_of_one_value_an_episode_is_the_usual_one() -> None:
+def test_interval_with_single_values_is_the_t_interval() -> None:
     """Four values 1, 2, 3, 6: mean 3, variance 14/3, 3.182 * sqrt(14/3/4) = 3.437."""
     mean, ci95 = mean_over_episodes(np.array([1.0, 2.0, 3.0, 6.0]), np.ones(4))
     assert mean == 3
@@ -39,7 +39,7 @@ def test_many_values_of_one_episode_count_as_one_observation() -> None:
     assert mean_over_episodes(10 * sums, np.full(4, 10.0)) == pytest.approx(once)
 
 
-def test_interval_covers_the_mean_as_often_as_it_says() -> None:
+def test_interval_covers_the_mean_at_the_nominal_rate() -> None:
     rng = np.random.default_rng(0)
     covered = 0
     for _ in range(2000):
@@ -52,7 +52,7 @@ def test_interval_covers_the_mean_as_often_as_it_says() -> None:
 
 
 @given(st.integers(1, 500), st.lists(st.booleans(), min_size=1, max_size=40).filter(any))
-def test_quotas_are_equal_but_for_a_rest(episodes: int, counted: list[bool]) -> None:
+def test_quotas_are_equal_up_to_the_remainder(episodes: int, counted: list[bool]) -> None:
     quota = quotas(episodes, np.array(counted))
     assert quota.sum() == episodes
     assert not quota[~np.array(counted)].any()
@@ -66,7 +66,7 @@ def first_episodes(envs: Any, quota: Any, steps: int) -> EpisodeCounts:
     return statistics.counts
 
 
-def test_first_episodes_of_each_environment_count_and_nothing_else() -> None:
+def test_only_the_first_episodes_of_each_environment_count() -> None:
     frames = play(EnvList(Walk, 3), 30)[1:]
     returns, lengths, rewards = [], [], []
     for i, quota in enumerate([2, 0, 1]):
@@ -99,27 +99,27 @@ def test_frames_between_episodes_do_not_count() -> None:
 
 
 @pytest.mark.slow
-def test_numbers_do_not_depend_on_the_number_of_processes() -> None:
+def test_statistics_do_not_depend_on_the_number_of_processes() -> None:
     one = first_episodes(EnvList(Walk, 5), [2] * 5, 30).measured()
     three = first_episodes(ParallelEnvList(Walk, 5, 3), [2] * 5, 30).measured()
     assert one == three
 
 
-def test_without_quotas_everything_counts_and_running_episodes_as_well() -> None:
+def test_without_quotas_running_episodes_count() -> None:
     found = first_episodes(EnvList(Walk, 3), [NO_END] * 3, 5)
     assert found.measured()["reward"].count == 15
     assert found.num_missing() == 0
     assert not found.is_done()
 
 
-def test_metric_of_nothing_has_no_mean() -> None:
+def test_metric_without_values_has_no_mean() -> None:
     found = first_episodes(EnvList(Walk, 1), [0], 1).measured()["episodic_reward"]
     assert found.count == 0
     assert math.isnan(found.mean)
     assert found.ci95 is None
 
 
-def test_what_is_global_is_no_entity() -> None:
+def test_global_features_are_not_counted_as_entities() -> None:
     """`Walk` shows global features, one goal and some things."""
     found = first_episodes(EnvList(Walk, 3), [NO_END] * 3, 5).measured()
     assert "entity_count/__global__" not in found
@@ -128,7 +128,7 @@ def test_what_is_global_is_no_entity() -> None:
     assert found["entity_count"].mean == pytest.approx(each)
 
 
-def test_counts_of_parts_are_those_of_all_environments() -> None:
+def test_concatenated_counts_equal_joint_counts() -> None:
     """Also of a metric that one part never had, and in the order of ends."""
     rng, quota = np.random.default_rng(0), np.array([NO_END, 3, 9, 0, NO_END])
     whole, parts = EpisodeCounts(quota), [EpisodeCounts(quota[:2]), EpisodeCounts(quota[2:])]
@@ -140,7 +140,7 @@ def test_counts_of_parts_are_those_of_all_environments() -> None:
             counts.tallies["reward"].add(everyone, values[own])
             if own.stop == 5 and step == 7:
                 counts.tallies["rare"].add(everyone[-1:], values[own])
-            add_metrics(counts.of_all, {"load": Metric.of(np.ones(len(everyone)))})
+            add_metrics(counts.aggregates, {"load": Metric.of(np.ones(len(everyone)))})
             inside = ended[(ended >= own.start) & (ended < own.stop)] - own.start
             for tally in counts.tallies.values():
                 tally.end_episodes(inside, step)

@@ -1,4 +1,4 @@
-"""Checkpoints of enn_trainer 0.1.16 act as they did. The numbers are those of that program."""
+"""Checkpoints of enn_trainer 0.1.16 reproduce the outputs of that version."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def observation(case: Any) -> Observation:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_agent_says_what_it_said(case: Any) -> None:
+def test_published_agent_reproduces_its_outputs(case: Any) -> None:
     agent = load_agent(GOLDEN)
     batch = EntityBatch.of(batch_obs([observation(case)], agent.obs_space, agent.action_space))
     with torch.no_grad():
@@ -43,7 +43,7 @@ def test_agent_says_what_it_said(case: Any) -> None:
         np.testing.assert_allclose(out.entropies[name].numpy(), case["entropy"][name], atol=1e-5)
 
 
-def test_it_is_found_in_the_folder_of_its_run_and_plays(tmp_path: Path) -> None:
+def test_published_agent_is_loaded_from_the_run_folder(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN, tmp_path / "run/latest-step000000004096")
     world = CherryPick()
     spaces = world.obs_space(), world.action_space()
@@ -71,7 +71,7 @@ def refused(copy: Path, content: Any, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_damaged_weights_are_refused(copy: Path) -> None:
+def test_damaged_weights_are_rejected(copy: Path) -> None:
     good = tensors(copy)
     name = next(iter(good))
     refused(copy, (GOLDEN / "state.agent.msgpack").read_bytes()[:-100], "cannot be read")
@@ -91,7 +91,7 @@ def test_damaged_weights_are_refused(copy: Path) -> None:
     refused(copy, {"odd": good[name]}, "odd: not a parameter")
 
 
-def test_lengths_that_lie_take_no_memory(copy: Path) -> None:
+def test_false_lengths_do_not_allocate_memory(copy: Path) -> None:
     """A list of 2**31 entries would be made before its first entry is read."""
     refused(copy, b"\x81\xa1a" + b"\xdd\x7f\xff\xff\xff" * 20, "cannot be read")
     refused(copy, b"\x91" * 5000, "cannot be read")
@@ -101,7 +101,9 @@ def test_lengths_that_lie_take_no_memory(copy: Path) -> None:
 @pytest.mark.parametrize(
     "change", [("d_model: 16", "d_model: 160000"), ("n_layer: 2", "n_layer: 2000000000")]
 )
-def test_network_larger_than_its_weights_is_not_made(change: tuple[str, str], copy: Path) -> None:
+def test_network_larger_than_its_weights_is_not_created(
+    change: tuple[str, str], copy: Path
+) -> None:
     config = (copy / "config.ron").read_text()
     (copy / "config.ron").write_text(config.replace(*change))
     with pytest.raises(CheckpointError, match=r"config\.ron asks for more than the \d+ numbers"):
@@ -128,7 +130,7 @@ def test_unreadable_state_is_named(copy: Path) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_incompatible_published_checkpoint_is_rejected(
     file: str, change: tuple[str, str], message: str, copy: Path
 ) -> None:
     text = (copy / file).read_text()
@@ -138,7 +140,7 @@ def test_what_does_not_fit_is_refused(
         load_agent(copy)
 
 
-def test_own_save_comes_before_a_published_one(tmp_path: Path) -> None:
+def test_own_checkpoint_takes_precedence_over_a_published_one(tmp_path: Path) -> None:
     """A run that was continued with this program is newer than what it began with."""
     run_dir = tmp_path / "run"
     run_duel(tmp_path, "total_timesteps=64", checkpoint_dir=run_dir)
@@ -148,7 +150,7 @@ def test_own_save_comes_before_a_published_one(tmp_path: Path) -> None:
     assert saved.step == 64
 
 
-def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+def test_non_numeric_weights_are_rejected(tmp_path: Path) -> None:
     manager, _ = run_duel(tmp_path, "total_timesteps=64")
     with torch.no_grad():
         next(manager.state.agent.parameters()).view(-1)[0] = torch.nan

@@ -23,7 +23,7 @@ class Notes(EpisodeCapture):
     def __init__(self, calls: int = 0) -> None:
         self.calls, self.notes = calls, list[str]()
 
-    def captured(self, envs: VecEnv, counted: npt.NDArray[np.bool_], stack: ExitStack) -> VecEnv:
+    def wrap(self, envs: VecEnv, counted: npt.NDArray[np.bool_], stack: ExitStack) -> VecEnv:
         self.notes.append(f"counted {np.flatnonzero(counted).tolist()}")
         stack.callback(self.notes.append, "closed")
         return envs
@@ -56,7 +56,7 @@ def players() -> SeatedPlayers:
     return SeatedPlayers(both, against("other", 2), 2)
 
 
-def test_whole_episodes_of_the_agent_count_and_captures_follow_them() -> None:
+def test_evaluate_counts_complete_episodes_and_runs_captures() -> None:
     notes, shares = Notes(), list[float]()
     plan = duels(2, by_episode=True)
     counts = evaluate(players(), EnvList(Duel, 6), plan, [notes], watch=shares.append)
@@ -70,7 +70,7 @@ def test_whole_episodes_of_the_agent_count_and_captures_follow_them() -> None:
     assert again.measured() == counts.measured()
 
 
-def test_an_evaluation_ends_after_its_steps_or_if_it_is_stopped() -> None:
+def test_evaluate_ends_at_the_step_limit_or_on_stop() -> None:
     shares: list[float] = []
     counts = evaluate(players(), EnvList(Duel, 6), duels(None, 12), watch=shares.append)
     assert counts.measured()["step"].count == 3 * 12
@@ -79,7 +79,7 @@ def test_an_evaluation_ends_after_its_steps_or_if_it_is_stopped() -> None:
     assert not stopped.measured()
 
 
-def test_a_capture_can_ask_for_more_steps() -> None:
+def test_capture_can_request_more_steps() -> None:
     few, many = Notes(), Notes(calls=200)
     ended = [
         evaluate(players(), EnvList(Duel, 6), duels(2), [notes]).num_ended.sum()
@@ -90,7 +90,7 @@ def test_a_capture_can_ask_for_more_steps() -> None:
 
 
 @pytest.mark.parametrize("sides", [2, 3])
-def test_the_agent_has_each_seat_equally_often_against_each_member(sides: int) -> None:
+def test_agent_plays_all_seats_equally_often_against_each_pool_member(sides: int) -> None:
     lineup = against_pool(["a", "b"], sides)
     seats = {
         (next(name for name in names if name != AGENT), names.index(AGENT))

@@ -47,28 +47,26 @@ EVAL = ["eval.steps=20", "eval.interval=64", "eval.num_envs=8"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("opponent", [[], ["eval.opponent=random"]])
-def test_training_is_the_same_with_and_without_evaluation(
-    tmp_path: Path, opponent: list[str]
-) -> None:
+def test_evaluation_does_not_change_training(tmp_path: Path, opponent: list[str]) -> None:
     without, _ = run_duel(tmp_path)
     with_it, result = run_duel(tmp_path, *EVAL, *opponent)
     assert torch.equal(weights(without), weights(with_it))
     assert result.eval["eval/episodic_reward.count"] > 0
 
 
-def test_global_generators_are_left_alone(tmp_path: Path) -> None:
+def test_evaluation_preserves_global_random_states(tmp_path: Path) -> None:
     """In-process environments may draw from them while an evaluation seeds its own."""
-    from entity_env.seeding import global_randomness_kept
+    from entity_env.seeding import preserve_global_rng
 
     random.seed(1)
     expected = random.getstate()
-    with global_randomness_kept():
+    with preserve_global_rng():
         random.seed(2)
     assert random.getstate() == expected
 
 
 @pytest.mark.slow
-def test_same_agent_gives_same_numbers_on_any_number_of_processes(tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     _, one = run_duel(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=1")
     _, again = run_duel(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=1")
     _, three = run_duel(tmp_path, *EVAL, "eval.opponent=random", "eval.processes=3")
@@ -78,7 +76,7 @@ def test_same_agent_gives_same_numbers_on_any_number_of_processes(tmp_path: Path
         assert three.eval[name] == pytest.approx(value, rel=1e-12), name
 
 
-def test_only_the_agents_side_counts() -> None:
+def test_only_environments_of_the_agent_count() -> None:
     """Of every match one side wins what the other loses: both sides together have mean 0."""
     player, space = AgentPlayer(RandomAgent(Duel().action_space()), seed=1), Duel().obs_space()
     everyone = np.arange(16)
@@ -93,7 +91,7 @@ def test_only_the_agents_side_counts() -> None:
     assert even["win"].mean - lost == pytest.approx(even["episodic_reward"].mean)
 
 
-def test_every_agent_plays_its_own_environments() -> None:
+def test_agent_and_opponent_play_separate_environments() -> None:
     class Always(RandomAgent):
         def __init__(self, choice: int) -> None:
             super().__init__(Meadow().action_space())  # type: ignore[arg-type]
@@ -123,7 +121,7 @@ def test_every_agent_plays_its_own_environments() -> None:
         assert np.array_equal(rows.values.numpy(), frame % 2), name
 
 
-def test_random_opponent_chooses_every_legal_choice_and_nothing_else() -> None:
+def test_random_opponent_samples_only_legal_actions() -> None:
     envs = EnvList(Meadow, 200)
     envs.seed(0)
     batch = EntityBatch.of(envs.reset(envs.obs_space()))
@@ -138,7 +136,7 @@ def test_random_opponent_chooses_every_legal_choice_and_nothing_else() -> None:
 
 
 @pytest.mark.slow
-def test_checkpoint_is_an_opponent(tmp_path: Path) -> None:
+def test_checkpoint_can_be_an_opponent(tmp_path: Path) -> None:
     run_duel(tmp_path, checkpoint_dir=tmp_path / "earlier")
     _, result = run_duel(tmp_path, *EVAL, f"eval.opponent={tmp_path / 'earlier'}")
     assert -1 <= result.eval["eval/episodic_reward.mean"] <= 1
@@ -160,7 +158,7 @@ def test_agent_against_itself_wins_half(tmp_path: Path) -> None:
 
 
 class Bidding(PlainState, Match):
-    """Who says more gets one point from who says less, in every step of an episode of four."""
+    """The higher choice wins a point from the lower one in each of four steps."""
 
     num_sides = 2
     labels: ClassVar = ["low", "middle", "high"]
@@ -190,13 +188,13 @@ class Bidding(PlainState, Match):
 
 
 class BiddingFromTheTop(Bidding):
-    """The same, told in another order."""
+    """The same game with labels in a different order."""
 
     labels: ClassVar = ["high", "middle", "low"]
 
 
 @pytest.mark.slow
-def test_opponent_chooses_by_name_in_a_suite_with_labels_in_another_order(tmp_path: Path) -> None:
+def test_opponent_labels_are_matched_by_name(tmp_path: Path) -> None:
     """An agent draws against itself, whichever of the two worlds they meet in."""
 
     def worlds(config: EnvConfig, num_envs: int, processes: int, first: int) -> EnvList:
@@ -215,12 +213,12 @@ def test_opponent_chooses_by_name_in_a_suite_with_labels_in_another_order(tmp_pa
     assert result.eval["eval/turned/episodic_reward.max"] == 0
 
 
-def test_opponent_without_an_environment_to_play_in_is_refused(tmp_path: Path) -> None:
+def test_opponent_needs_a_second_environment(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"eval\.num_envs: expected at least 2 .* got 1"):
         run_duel(tmp_path, *EVAL, "eval.opponent=random", "eval.num_envs=1")
 
 
-def test_settings_of_the_environments_of_evaluations_are_named_when_they_do_not_fit(
+def test_errors_of_evaluation_environments_name_their_setting(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ConfigError, match=r"eval\.env\.kwargs"):
@@ -232,10 +230,10 @@ def test_opponent_only_evaluates_the_opponent(tmp_path: Path) -> None:
     assert result.eval["eval/episodic_reward.mean"] == 0  # both sides count
 
 
-def test_opponent_of_another_world_is_refused(tmp_path: Path) -> None:
+def test_incompatible_opponent_is_rejected(tmp_path: Path) -> None:
     run_duel(tmp_path, checkpoint_dir=tmp_path / "duel")
     env = Meadow()
-    with pytest.raises(CheckpointError, match=r"another world.*actions"):
+    with pytest.raises(CheckpointError, match=r"does not fit.*actions"):
         create_opponent(
             str(tmp_path / "duel"),
             env.obs_space(),
@@ -244,18 +242,18 @@ def test_opponent_of_another_world_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_opponent_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_opponent_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere"):
         run_duel(tmp_path, *EVAL, "eval.opponent=nowhere")
 
 
-def test_odd_number_of_environments_is_refused_for_matches(tmp_path: Path) -> None:
+def test_odd_number_of_environments_is_rejected_for_matches(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"eval.num_envs: expected multiples of 2"):
         run_duel(tmp_path, *EVAL, "eval.num_envs=7")
 
 
 class Three(Match):
-    """Three sides, one of which gets the reward."""
+    """Three sides, one gets the reward."""
 
     num_sides = 3
 
@@ -278,9 +276,7 @@ class Three(Match):
 
 
 @pytest.mark.parametrize("more", [[], ["selfplay.share=0.5"]], ids=["alone", "pool"])
-def test_numbers_that_nobody_chose_are_rounded_up_to_whole_matches(
-    tmp_path: Path, more: list[str]
-) -> None:
+def test_default_num_envs_is_rounded_up_to_whole_matches(tmp_path: Path, more: list[str]) -> None:
     """Of three sides: 32 environments, and as many in evaluations."""
     sizes = ["rollout.steps=2", "optim.bs=33", "net.d_model=8", "rollout.processes=1", *more]
     evaluation = ["eval.episodes=6", "eval.interval=66", "eval.opponent=random"]
@@ -294,7 +290,7 @@ def test_numbers_that_nobody_chose_are_rounded_up_to_whole_matches(
 
 
 @pytest.mark.parametrize("field", ["rollout", "eval"])
-def test_numbers_that_were_typed_are_of_whole_matches(tmp_path: Path, field: str) -> None:
+def test_explicit_num_envs_must_be_whole_matches(tmp_path: Path, field: str) -> None:
     sizes = ["rollout.steps=2", "optim.bs=33", "rollout.processes=1", "eval.episodes=6"]
     manager = StateManager(overrides=[*sizes, f"{field}.num_envs=32", f"data_dir={tmp_path}"])
     words = rf"{field}.num_envs: expected multiples of 3, the sides of Three, got 32"
@@ -311,20 +307,20 @@ def test_evaluation_clock_continues_after_resume(tmp_path: Path) -> None:
     assert manager.state.next_eval_step == 256 + 64
 
 
-def test_first_evaluation_can_wait(tmp_path: Path) -> None:
+def test_first_evaluation_can_be_delayed(tmp_path: Path) -> None:
     manager, _ = run_duel(tmp_path, *EVAL, "eval.run_on_first_step=false", "total_timesteps=64")
     assert evaluated_at(tmp_path) == [64]
     assert manager.state.next_eval_step == 64 + 64
 
 
 @pytest.mark.slow
-def test_evaluation_that_is_switched_on_at_resume_takes_place(tmp_path: Path) -> None:
+def test_evaluation_enabled_on_resume_runs(tmp_path: Path) -> None:
     run_duel(tmp_path, checkpoint_dir=tmp_path / "run")
     manager, _ = run_duel(tmp_path, *EVAL, "total_timesteps=256", checkpoint_dir=tmp_path / "run")
     assert manager.state.next_eval_step == 128 + 3 * 64
 
 
-def test_run_is_saved_also_if_its_last_evaluation_fails(tmp_path: Path) -> None:
+def test_run_is_saved_if_the_last_evaluation_fails(tmp_path: Path) -> None:
     def failing(*_: Any) -> RandomAgent:
         class Fails(RandomAgent):
             def forward(self, *_: Any, **__: Any) -> Any:
@@ -344,12 +340,12 @@ def test_run_is_saved_also_if_its_last_evaluation_fails(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "run").state.step == 128
 
 
-def test_opponent_is_looked_up_before_training(tmp_path: Path) -> None:
+def test_opponent_is_loaded_before_training(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"^eval.opponent: nowhere"):
         run_duel(tmp_path, *EVAL, "eval.opponent=nowhere", "total_timesteps=100000000")
 
 
-def test_request_to_stop_ends_an_evaluation() -> None:
+def test_stop_request_ends_evaluation() -> None:
     player = AgentPlayer(RandomAgent(Duel().action_space()), seed=0)
     collector = Collector(AddMetricsWrapper(EnvList(Duel, 4)), player)
     asked: list[int] = []
@@ -369,14 +365,14 @@ def evaluated_at(folder: Path) -> list[int]:
     return [event.step for event in events.Scalars("eval/step.count")]
 
 
-def test_an_agent_is_not_evaluated_twice_at_one_step(tmp_path: Path) -> None:
+def test_agent_is_evaluated_once_per_step(tmp_path: Path) -> None:
     """With an interval shorter than a rollout the clock would otherwise fall behind."""
     run_duel(tmp_path, *EVAL, "eval.interval=10")
     assert evaluated_at(tmp_path) == [0, 64, 128]
 
 
 @pytest.mark.slow
-def test_evaluations_follow_the_interval_that_a_resumed_run_has(tmp_path: Path) -> None:
+def test_resumed_run_uses_its_evaluation_interval(tmp_path: Path) -> None:
     """Else a run that was set to be measured rarely would wait for that time to come."""
     folder = tmp_path / "run"
     run_duel(tmp_path, *EVAL, "eval.interval=100000", "total_timesteps=64", checkpoint_dir=folder)
@@ -388,14 +384,14 @@ def test_evaluations_follow_the_interval_that_a_resumed_run_has(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_evaluation_switched_on_at_resume_can_wait(tmp_path: Path) -> None:
+def test_evaluation_enabled_on_resume_can_be_delayed(tmp_path: Path) -> None:
     run_duel(tmp_path, "total_timesteps=64", checkpoint_dir=tmp_path / "run")
     later = ["eval.run_on_first_step=false", "total_timesteps=192"]
     run_duel(tmp_path, *EVAL, *later, checkpoint_dir=tmp_path / "run")
     assert evaluated_at(tmp_path) == [128, 192]
 
 
-def test_evaluation_in_a_world_of_other_entities_is_refused(tmp_path: Path) -> None:
+def test_evaluation_environment_with_other_entities_is_rejected(tmp_path: Path) -> None:
     def worlds(config: EnvConfig, num_envs: int, processes: int, first: int) -> EnvList:
         return EnvList({"Duel": Duel, "Xor": Xor}[config.id], num_envs, first)
 
@@ -406,7 +402,7 @@ def test_evaluation_in_a_world_of_other_entities_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_an_odd_number_of_environments_leaves_one_more_to_the_agent(tmp_path: Path) -> None:
+def test_agent_plays_the_odd_environment(tmp_path: Path) -> None:
     """Worlds without sides may have any number; those with an odd index are the opponent's."""
     _, three = run_duel(tmp_path, *EVAL, "eval.num_envs=3", "eval.opponent=random", env=Meadow)
     assert three.eval["eval/step.count"] == 2 * 20

@@ -1,4 +1,4 @@
-"""Explanations: attention and influence are those of the network, and asking changes nothing."""
+"""Explanations: attention and influence match the network, and have no side effects."""
 
 import copy
 from collections.abc import Mapping
@@ -55,9 +55,9 @@ TOLERANCE = {"rtol": 0, "atol": 1e-6}
 
 @st.composite
 def named_worlds(draw: st.DrawFn) -> World:
-    """A world of one frame, some types of which have a kind, and all entities a name.
+    """Environment of one frame; all entities have ids, and some types a categorical feature.
 
-    Masks name them, and so remain the same where rows of a type change.
+    Masks use ids, so they stay valid if the rows of a type change.
     """
     world = draw(worlds(max_frames=1).filter(shows_something))
     [obs] = world.frames
@@ -155,7 +155,7 @@ def assert_influence_by_hand(net: Any, world: World) -> Explanation:
 
 @pytest.mark.slow
 @given(st.data())
-def test_influence_is_that_of_the_frame_without_the_entity(data: st.DataObject) -> None:
+def test_influence_equals_difference_to_frame_without_entity(data: st.DataObject) -> None:
     world = data.draw(named_worlds())
     layers = data.draw(st.integers(0, 2))
     chosen = data.draw(options(world.obs_space))
@@ -166,7 +166,7 @@ def test_influence_is_that_of_the_frame_without_the_entity(data: st.DataObject) 
 
 
 @pytest.mark.parametrize("kind", ["value net", "wired"])
-def test_influence_in_networks_of_two_parts(kind: str) -> None:
+def test_influence_with_a_separate_value_network(kind: str) -> None:
     units, goals = ["u0", "u1", "u2"], ["g0", "g1"]
     obs = frame(3, goals=2, seed=1, ids={"Unit": units, "Goal": goals, "Rock": []})
     obs.actions = {
@@ -222,7 +222,7 @@ def test_influence_of_the_only_choice_and_of_all_of_the_probability() -> None:
     assert explained.influence.value.tolist() == [0, 0, 1, 1]
 
 
-def test_hidden_entities_change_the_value_alone_and_no_visible_one_attends_to_them() -> None:
+def test_hidden_entities_affect_only_the_value() -> None:
     actions = {"move": CategoricalActionMask(actor_types=["Unit"])}
     visible = {"Rock": [True, False], "Goal": [False, True]}
     obs = frame(3, 2, 2, actions=actions, visible=visible)
@@ -239,7 +239,7 @@ def test_hidden_entities_change_the_value_alone_and_no_visible_one_attends_to_th
 
 @pytest.mark.slow
 @given(st.data())
-def test_attention_has_rows_that_sum_to_one_for_every_frame(data: st.DataObject) -> None:
+def test_attention_rows_sum_to_one(data: st.DataObject) -> None:
     world = data.draw(worlds().filter(shows_something))
     net = net_of(world.obs_space, world.action_space, n_layer=2, n_head=2).eval()
     batch = batch_of(world.frames, world.obs_space, world.action_space)
@@ -267,7 +267,7 @@ def test_permuted_entities_permute_attention() -> None:
     np.testing.assert_allclose(permuted, weights[..., order, :][..., order], **TOLERANCE)
 
 
-def test_attention_beside_the_compiled_network() -> None:
+def test_attention_matches_the_compiled_network() -> None:
     """The weights by which the network of torch mixes values, computed again by their formula."""
     torch.manual_seed(1)
     net = RogueNet(RogueNetConfig(n_layer=1, n_head=2), SPACE, ACTIONS, {"value": 1}).eval()
@@ -286,7 +286,7 @@ def test_attention_beside_the_compiled_network() -> None:
         np.testing.assert_allclose(frames[i][0], expected.numpy(), rtol=0, atol=1e-4)
 
 
-def test_attention_in_the_order_of_the_world_where_the_network_has_another() -> None:
+def test_attention_follows_the_order_of_the_environment() -> None:
     known = ObsSpace(["clock"], {"Goal": Entity(["x"]), "Unit": Entity(["x", "y"])})
     net = net_of(known).eval()
     whole, part = frame(2, rocks=1, goals=2), frame(2, goals=2)
@@ -301,7 +301,7 @@ def test_attention_in_the_order_of_the_world_where_the_network_has_another() -> 
     np.testing.assert_allclose(weights[..., order, :][..., order], of_known, **TOLERANCE)
 
 
-def test_most_attended_entities_are_those_of_the_most_weight_from_others() -> None:
+def test_most_attended_ranks_by_received_weight() -> None:
     weights = np.zeros((2, 1, 4, 4), np.float32)
     weights[..., 0, 0] = 9  # from itself
     weights[..., 0, 3] = 8  # the global entity
@@ -314,7 +314,7 @@ def test_most_attended_entities_are_those_of_the_most_weight_from_others() -> No
 
 
 @pytest.mark.parametrize("pooling", [None, "mean"])
-def test_large_frames_have_the_influence_of_some_entities_or_of_those_named(
+def test_large_frames_explain_some_or_the_named_entities(
     pooling: str | None,
 ) -> None:
     config = RogueNetConfig(d_model=8, pooling=pooling)  # type: ignore[arg-type]
@@ -335,7 +335,7 @@ def test_large_frames_have_the_influence_of_some_entities_or_of_those_named(
         agent.explain(obs, entities=["Elf"])
 
 
-def test_positions_that_are_not_in_the_frame_are_refused() -> None:
+def test_positions_outside_the_frame_are_rejected() -> None:
     net, batch = net_of().eval(), batch_of([frame(2), frame(5)])
     decisions = AgentPlayer(net, None).choose(batch, np.arange(2), 0)
     nothing = np.zeros(0, np.int64)
@@ -346,8 +346,8 @@ def test_positions_that_are_not_in_the_frame_are_refused() -> None:
             influence(net, batch, decisions, [np.array([wrong]), nothing])
 
 
-def test_influence_in_a_frame_of_many() -> None:
-    """Of the decisions acted by, whose tables have columns for the most actees of any frame."""
+def test_influence_in_one_frame_of_a_batch() -> None:
+    """Influence of acted decisions; tables are padded to the maximal number of actees."""
     net, batch = net_of().eval(), batch_of([frame(4, goals=3), frame(2, goals=1), frame(0)])
     decisions = AgentPlayer(net, None).choose(batch, np.arange(3), 0)
     entities = [np.array([5, 0]), np.arange(3), np.arange(0)]
@@ -362,7 +362,7 @@ def test_influence_in_a_frame_of_many() -> None:
             np.testing.assert_allclose(got.choice[name], changes, **TOLERANCE)
 
 
-def test_values_that_are_not_finite_are_shown() -> None:
+def test_explanation_passes_non_finite_values_through() -> None:
     net = net_of().float().eval()
     with torch.no_grad():
         net.regression_heads["/value"].bias.fill_(torch.inf)
@@ -387,7 +387,7 @@ def meadow_agent(seed: int = 0, **kwargs: Any) -> tuple[RogueNetAgent, list[Obse
     return RogueNetAgent(net, **kwargs), [env.reset() for _ in range(12)]
 
 
-def test_explanations_have_the_probabilities_that_the_agent_acts_by_and_change_nothing() -> None:
+def test_explain_matches_act_and_changes_no_state() -> None:
     asked, frames = meadow_agent(seed=2)
     quiet, _ = meadow_agent(seed=2)
     weights = copy.deepcopy(asked.agent.state_dict())
@@ -410,14 +410,14 @@ def test_explanations_have_the_probabilities_that_the_agent_acts_by_and_change_n
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_a_batch_of_one_is_answered_like_the_observation(deterministic: bool) -> None:
+def test_act_batch_of_one_equals_act(deterministic: bool) -> None:
     (one, frames), (other, _) = (meadow_agent(1, deterministic=deterministic) for _ in range(2))
     assert one.act_batch([]) == []
     for obs in frames:
         assert repr(one.act_batch([obs])) == repr([other.act(obs)])
 
 
-def test_a_batch_has_the_probabilities_of_each_observation_and_draws_of_its_own() -> None:
+def test_act_batch_has_independent_random_numbers() -> None:
     agent, frames = meadow_agent(1)
     for act, obs in zip(agent.act_batch(frames), frames, strict=True):
         alone = agent.act(obs)

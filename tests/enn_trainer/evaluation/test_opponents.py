@@ -14,7 +14,7 @@ from enn_trainer.evaluation.opponents import create_opponent
 from enn_trainer.viewer.replay_format import read_replay
 from entity_env import InvalidAction
 from entity_env.examples import Duel
-from entity_env.named_world import names_bot
+from entity_env.named_world import is_bot_name
 from entity_env.recording.read_recording import Recording
 from tests.enn_trainer.cli.hand_play import play
 from tests.enn_trainer.evaluation.builders import DUEL, run_duel
@@ -60,8 +60,8 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("bots.py:", False),
     ],
 )
-def test_names_of_bots_are_told_from_those_of_saves(name: str, is_bot: bool) -> None:
-    assert names_bot(name) == is_bot
+def test_bot_names_are_distinguished_from_checkpoints(name: str, is_bot: bool) -> None:
+    assert is_bot_name(name) == is_bot
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_bots_play_both_sides_and_processes_change_nothing(tmp_path: Path) -> No
     assert one.eval == two.eval
 
 
-def test_class_is_an_opponent_as_it_is() -> None:
+def test_bot_class_is_accepted_as_opponent() -> None:
     spaces: Any = Duel().obs_space(), Duel().action_space(), None
     assert create_opponent(duel_bots.Greedy, *spaces) is duel_bots.Greedy
     assert create_opponent(f"{MODULE}:Greedy", *spaces) is duel_bots.Greedy
@@ -95,14 +95,14 @@ def test_class_is_an_opponent_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("opponent", "words"),
     [
-        (f"{BOTS}:Gredy", ["expected something in", "did you mean Greedy?"]),
+        (f"{BOTS}:Gredy", ["expected an attribute of", "did you mean Greedy?"]),
         ("nowhere.py:Greedy", ["nowhere.py", "does not exist"]),
         ("no.such.module:Greedy", ["ModuleNotFoundError"]),
         (f"{BOTS}:Sized", ["without arguments", "size"]),
         ("entity_env.examples:Duel", ["a subclass of entity_env.Bot"]),
     ],
 )
-def test_bot_that_is_not_there_is_refused_before_training(
+def test_missing_bot_is_rejected_before_training(
     opponent: str, words: list[str], tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as error:
@@ -119,7 +119,7 @@ def test_illegal_action_names_bot_match_side_and_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_commands_take_bots(
+def test_commands_accept_bots(
     duel_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -140,7 +140,9 @@ def test_commands_take_bots(
         f"--beside: expected a checkpoint or random, which have probabilities, got the bot {bot}"
         in error
     )
-    assert "--bot: expected something" in refused(["check", "Duel", "--bot", f"{BOTS}:G"], capsys)
+    assert "--bot: expected an attribute" in refused(
+        ["check", "Duel", "--bot", f"{BOTS}:G"], capsys
+    )
 
     # A person against the bot, whose choices are recorded with probability 1.
     file = tmp_path / "mine.rec"
@@ -156,7 +158,7 @@ def test_commands_take_bots(
 
 
 @pytest.mark.slow
-def test_bot_of_a_save_is_not_imported_unless_it_is_named(
+def test_bot_in_a_checkpoint_is_imported_only_if_named(
     foreign: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = [*DUEL, f"data_dir={tmp_path}"]

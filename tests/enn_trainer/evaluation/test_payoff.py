@@ -22,7 +22,7 @@ from enn_trainer.selfplay.elo import bradley_terry
 
 
 @given(st.integers(1, 5), st.integers(2, 5), st.integers(1, 25))
-def test_each_pair_has_all_seats_equally_often(
+def test_round_robin_balances_seats_of_each_pair(
     num_players: int, num_sides: int, games: int
 ) -> None:
     lineups = round_robin(num_players, num_sides, games)
@@ -45,7 +45,7 @@ def test_each_pair_has_all_seats_equally_often(
             assert len(set(both)) == 1  # each pair of seats as often as any other
 
 
-def test_line_ups_of_two_and_of_three_sides() -> None:
+def test_round_robin_lineups_of_two_and_three_sides() -> None:
     by_pair = [[[0, 1], [1, 0]], [[0, 2], [2, 0]], [[1, 2], [2, 1]]]
     assert round_robin(3, 2, 2).tolist() == by_pair
     of_three = [[0, 1, 1], [1, 0, 1], [1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
@@ -54,7 +54,7 @@ def test_line_ups_of_two_and_of_three_sides() -> None:
         round_robin(2, 1, 10)
 
 
-def test_results_are_counted_by_pair() -> None:
+def test_count_results_by_pair() -> None:
     lineups = np.array([[[0, 1], [1, 0]], [[0, 1], [1, 0]], [[2, 1], [1, 2]]])
     results = np.array([[[1.0, 0], [2.0, 2.0]], [[0, 5], [7, 6]], [[1, -1], [3, 4]]])
     counted = count_results(lineups, results, 3)
@@ -68,7 +68,7 @@ def test_results_are_counted_by_pair() -> None:
     assert np.isnan(counted.ci95[1, 2])
 
 
-def test_three_sides_are_compared_in_pairs() -> None:
+def test_three_sides_are_compared_pairwise() -> None:
     # 0 beats one seat of 1 and draws with the other; seats of 1 are not compared
     counted = count_results(np.array([[[0, 1, 1]]]), np.array([[[2.0, 1.0, 2.0]]]), 2)
     assert counted.scores.tolist() == [[0, 1.5], [0.5, 0]]
@@ -87,7 +87,7 @@ def results_of(scores: list[list[float]], games: float) -> Results:
     return Results(games * p * (each > 0), each, each, ci95)
 
 
-def test_intervals_of_scores_equal_published_ones() -> None:
+def test_wilson_intervals_equal_published_values() -> None:
     """81 of 263, and 0 of 20: Newcombe 1998, table I, method 3."""
     payoff = score_payoff(results_of([[0, 81 / 263], [182 / 263, 0]], 263))
     assert payoff.mean[0, 1] == pytest.approx(81 / 263)
@@ -105,14 +105,14 @@ def mirrored(results: Sequence[Sequence[float]]) -> Results:
     return count_results(lineups, np.where(lineups == 0, won[..., None], -won[..., None]), 2)
 
 
-def test_deals_that_decide_the_winner_give_one_half_with_an_interval_of_0() -> None:
+def test_deals_that_decide_the_winner_have_a_zero_interval() -> None:
     for results in mirrored([[1, -1], [-1, 1], [-1, 1]]), mirrored([[0, 0], [1, -1]]):
         assert [x[0, 1] for x in score_payoff(results)] == [0.5, 0.5, 0.5]
         assert results.effective_games()[0, 1] == np.inf
 
 
 def test_intervals_of_scores_are_over_deals() -> None:
-    """A player who wins both games of half of the deals has half as many independent games."""
+    """If one player wins both games of a deal, the deal counts as one independent game."""
     both = mirrored([[1, 1], [-1, -1]] * 50)
     assert both.comparisons[0, 1] == 200
     assert both.effective_games()[0, 1] == pytest.approx(100, rel=0.04)
@@ -121,7 +121,7 @@ def test_intervals_of_scores_are_over_deals() -> None:
     assert (payoff.high - payoff.low)[0, 1] / 2 == pytest.approx(0.098, abs=0.001)
 
 
-def test_a_player_who_wins_all_games_has_the_interval_of_as_many_wins_as_deals() -> None:
+def test_interval_of_a_perfect_score_uses_the_number_of_deals() -> None:
     """The deals have no variance then, but the next one may."""
     payoff = score_payoff(mirrored([[1, 1]] * 20))
     # 20 of 20: Newcombe 1998, table I, method 3
@@ -134,7 +134,7 @@ def test_a_player_who_wins_all_games_has_the_interval_of_as_many_wins_as_deals()
 
 
 @pytest.mark.parametrize("luck", [0.0, 1.0, 3.0])
-def test_intervals_contain_the_scores_and_ratings_of_95_percent_of_simulated_pairs(
+def test_intervals_cover_95_percent_of_simulated_scores_and_ratings(
     luck: float,
 ) -> None:
     """The luck of a deal is that of a seat; the players are equally strong."""
@@ -153,7 +153,7 @@ def test_intervals_contain_the_scores_and_ratings_of_95_percent_of_simulated_pai
     assert np.mean(widths) == pytest.approx({0.0: 0.22, 1.0: 0.18, 3.0: 0.13}[luck], abs=0.02)
 
 
-def test_players_who_did_not_meet_have_no_score() -> None:
+def test_pairs_without_games_have_nan_scores() -> None:
     payoff = score_payoff(Results(*[np.zeros((2, 2))] * 4))
     assert all(np.isnan(x).all() for x in payoff)
 
@@ -174,7 +174,7 @@ def payoff_of(low: list[list[float]]) -> Payoff:
     return Payoff(np.array(low) + 0.1, np.array(low), np.array(low) + 0.2)
 
 
-def test_rings_are_found_once() -> None:
+def test_each_ring_is_returned_once() -> None:
     # 0 beats 1, 1 beats 2, 2 beats 0; 3 loses to all
     low = [[0, 0.6, 0.1, 0.9], [0.1, 0, 0.6, 0.9], [0.7, 0.1, 0, 0.9], [0.0, 0.0, 0.0, 0]]
     assert find_rings(payoff_of(low)) == [(0, 1, 2)]
@@ -194,7 +194,7 @@ UNEVEN = np.array([[0.0, -5, 1], [5, 0, -2], [-1, 2, 0]])
 
 def test_mixture_of_rock_paper_scissors_is_even() -> None:
     np.testing.assert_allclose(unbeaten_mixture(ROCK_PAPER_SCISSORS), 1 / 3)
-    # With a fourth player who loses to all
+    # With a fourth player that loses to all
     four = np.zeros((4, 4))
     four[:3, :3], four[:3, 3], four[3, :3] = ROCK_PAPER_SCISSORS, 1, -1
     np.testing.assert_allclose(unbeaten_mixture(four), [1 / 3, 1 / 3, 1 / 3, 0], atol=1e-3)
@@ -207,14 +207,14 @@ def test_mixture_of_uneven_throws_is_the_known_equilibrium() -> None:
     np.testing.assert_allclose(unbeaten_mixture(UNEVEN), [1 / 4, 1 / 8, 5 / 8], atol=2e-3)
 
 
-def test_the_strongest_player_of_a_ladder_is_the_mixture() -> None:
+def test_mixture_of_a_transitive_game_is_the_strongest_player() -> None:
     ladder = np.sign(np.arange(5)[:, None] - np.arange(5)) / 2
     np.testing.assert_allclose(unbeaten_mixture(ladder), [0, 0, 0, 0, 1], atol=2e-3)
     assert unbeaten_mixture(np.zeros((1, 1))).tolist() == [1]
 
 
 @given(st.integers(1, 8), st.integers(0, 2**20), st.sampled_from([0.5, 5.0]))
-def test_no_row_beats_the_mixture(num_players: int, seed: int, scale: float) -> None:
+def test_mixture_is_unbeaten_within_tolerance(num_players: int, seed: int, scale: float) -> None:
     random = np.random.default_rng(seed).uniform(-scale, scale, (num_players, num_players))
     payoff = (random - random.T) / 2
     mixture = unbeaten_mixture(payoff)
@@ -223,7 +223,7 @@ def test_no_row_beats_the_mixture(num_players: int, seed: int, scale: float) -> 
     assert mixture.sum() == pytest.approx(1)
 
 
-def test_matrices_without_a_mixture_are_errors() -> None:
+def test_unbeaten_mixture_rejects_invalid_matrices() -> None:
     for payoff in ([[0, 1.0], [1.0, 0]], [[0, math.nan], [math.nan, 0]], [[1.0]]):
         with pytest.raises(ValueError, match="payoff: expected a finite matrix with"):
             unbeaten_mixture(np.array(payoff))

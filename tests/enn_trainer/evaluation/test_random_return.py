@@ -17,13 +17,13 @@ def test_random_play_has_the_expected_return() -> None:
     assert abs(played.mean - 0.2) < 2 * played.ci95  # one of five arms pays
 
 
-def test_the_result_is_a_function_of_the_seed() -> None:
+def test_random_return_is_deterministic_given_the_seed() -> None:
     first, again = (random_return(Xor, 200, 60.0, seed=3) for _ in range(2))
     assert first == again
     assert first != random_return(Xor, 200, 60.0, seed=4)
 
 
-def test_matches_and_vectorised_worlds_are_played_too() -> None:
+def test_random_return_of_matches_and_vectorised_environments() -> None:
     duel = random_return(Duel, 30, 60.0)
     assert duel is not None
     assert (duel.mean, duel.count) == (0, 32)  # what a side wins the other one loses
@@ -32,7 +32,7 @@ def test_matches_and_vectorised_worlds_are_played_too() -> None:
     assert mines.count == 3
 
 
-def test_global_generators_stay_as_they_were() -> None:
+def test_random_return_preserves_global_random_states() -> None:
     before = random.getstate(), np.random.get_state()  # noqa: NPY002 (the global one)
     random_return(Xor, 8, 60.0)
     assert random.getstate() == before[0]
@@ -40,7 +40,7 @@ def test_global_generators_stay_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("limit_s", [0.0, 5.0, 20.0])
-def test_out_of_time_there_is_no_result_and_every_world_is_closed(
+def test_timeout_returns_none_and_closes_environments(
     limit_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock ticks whenever it is read: the time is over while worlds are made, or later."""

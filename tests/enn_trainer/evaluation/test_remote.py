@@ -13,7 +13,7 @@ import torch
 
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli import run as enn
-from enn_trainer.evaluation.remote import RayPlayer
+from enn_trainer.evaluation.remote import RayEvaluator
 from enn_trainer.run.session import TrainResult
 from enn_trainer.run.trainer import Trainer
 from entity_env.environment import Environment
@@ -36,7 +36,7 @@ def ray() -> Iterator[Any]:
         assert (builtins.print, os.environ.get("PYTHONBREAKPOINT")) == before
 
 
-def test_a_cluster_gives_the_numbers_of_this_process(tmp_path: Path) -> None:
+def test_cluster_evaluation_matches_in_process_results(tmp_path: Path) -> None:
     here, heard_here = trained(tmp_path / "here")
     _, waited = trained(tmp_path / "waited", "eval.ray=auto")
     late, heard_late = trained(tmp_path / "late", "eval.ray=auto", "eval.lag=3")
@@ -46,7 +46,7 @@ def test_a_cluster_gives_the_numbers_of_this_process(tmp_path: Path) -> None:
 
 
 def dies(folder: str, times: int) -> type[Environment]:
-    """Return a world of evaluations whose process dies so many times in all."""
+    """Return an environment that kills its evaluation process a number of times in total."""
 
     class Dies(Xor):
         def __init__(self, here: bool = False) -> None:
@@ -60,7 +60,7 @@ def dies(folder: str, times: int) -> type[Environment]:
 
 
 def evaluated(folder: Path, times: int) -> TrainResult:
-    """Train in a world whose evaluations die so many times."""
+    """Train in an environment that kills evaluations a number of times."""
     folder.mkdir()
     few = ["eval.env.kwargs={}", 'env.kwargs={"here": true}', "total_timesteps=32"]
     one = [text for text in SETTINGS if "suites" not in text]
@@ -70,14 +70,14 @@ def evaluated(folder: Path, times: int) -> TrainResult:
         return trainer.run()
 
 
-def test_a_lost_evaluation_is_played_again(tmp_path: Path) -> None:
+def test_lost_evaluation_is_retried(tmp_path: Path) -> None:
     lost, undisturbed = evaluated(tmp_path / "lost", 2), evaluated(tmp_path / "none", 0)
     assert len(list((tmp_path / "lost").iterdir())) == 2
     assert lost.eval == undisturbed.eval
 
 
-def test_an_evaluation_that_is_lost_each_time_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(WorkerError, match=r"^eval\.ray: expected .* lost 4 times"):
+def test_evaluation_lost_on_every_attempt_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WorkerError, match=r"^eval\.ray: expected .* failed 4 times"):
         evaluated(tmp_path / "lost", 1000)
 
 
@@ -97,10 +97,8 @@ class _Gone:
         raise ClusterLostError("eval.ray: the head of the cluster is gone")
 
 
-def test_an_evaluation_whose_cluster_lost_its_head_is_an_error(
-    ray: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    player = RayPlayer(ray, torch.device("cpu"))
+def test_lost_cluster_head_is_an_error(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    player = RayEvaluator(ray, torch.device("cpu"))
     under_way = player(cloudpickle.dumps(None), ["a"])
     monkeypatch.setattr(ray_cluster, "_watches", [_Gone()])
     with pytest.raises(ClusterLostError):
@@ -110,7 +108,7 @@ def test_an_evaluation_whose_cluster_lost_its_head_is_an_error(
         player(b"", ["a"])
 
 
-def test_the_command_gives_the_same_report(
+def test_ray_option_gives_the_same_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = tmp_path / "a_world.py"
@@ -143,8 +141,8 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("options", "problem"),
     [
         (["--ray", "nowhere"], "--ray: expected auto or HOST:PORT, got nowhere"),
-        (["--ray", "auto", "--video", "a.gif"], "--video: expected no --ray beside it"),
-        (["--ray", "auto", "--replay", "a.html"], "--replay: expected no --ray beside it"),
+        (["--ray", "auto", "--video", "a.gif"], "--video: cannot be combined with --ray"),
+        (["--ray", "auto", "--replay", "a.html"], "--replay: cannot be combined with --ray"),
     ],
 )
 def test_bad_options_are_refused(

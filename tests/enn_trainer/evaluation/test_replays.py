@@ -16,7 +16,7 @@ REPLAYS = "eval.capture_replays=true"
 
 
 @pytest.mark.slow
-def test_run_leaves_pages_that_change_no_number(tmp_path: Path) -> None:
+def test_capture_replays_does_not_change_results(tmp_path: Path) -> None:
     _, without = run_duel(tmp_path / "a", *EPISODES, "total_timesteps=64")
     pages = [REPLAYS, "eval.suites.greedy.deterministic=true"]
     manager, result = run_duel(tmp_path / "b", *EPISODES, *pages, "total_timesteps=64")
@@ -32,14 +32,14 @@ def test_run_leaves_pages_that_change_no_number(tmp_path: Path) -> None:
 
 
 class Invisible(Duel):
-    """A match whose view raises."""
+    """A match with a view that raises."""
 
     def view(self) -> Any:
         raise RuntimeError("no\nview")
 
 
 @pytest.mark.slow
-def test_page_that_cannot_be_made_costs_the_page_and_nothing_else(
+def test_failed_replay_page_does_not_fail_the_evaluation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     episodes = [*EPISODES, "total_timesteps=64", "eval.run_on_first_step=false"]
@@ -54,7 +54,7 @@ def test_page_that_cannot_be_made_costs_the_page_and_nothing_else(
 
 
 @pytest.mark.slow
-def test_command_writes_the_page_that_watching_writes(mines_run: Path, tmp_path: Path) -> None:
+def test_eval_replay_equals_watch_replay(mines_run: Path, tmp_path: Path) -> None:
     reports = []
     for options in [], ["--replay", str(tmp_path / "eval.html")]:
         report = tmp_path / "report.json"
@@ -76,7 +76,7 @@ def test_command_writes_the_page_that_watching_writes(mines_run: Path, tmp_path:
         ("missing/page.html", "--replay: expected a file in a folder to write to"),
     ],
 )
-def test_mistake_is_one_line(
+def test_replay_option_error_is_one_line(
     name: str,
     expected: str,
     mines_run: Path,

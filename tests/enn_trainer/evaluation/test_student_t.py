@@ -33,7 +33,7 @@ def probability_within(t: float, df: int) -> float:
 
 
 @pytest.mark.parametrize("df", range(1, 60))
-def test_95_percent_lie_between_the_quantiles(df: int) -> None:
+def test_quantiles_cover_95_percent(df: int) -> None:
     assert probability_within(t_quantile_975(df), df) == pytest.approx(
         0.95, abs=1e-14 if df < 30 else 1e-7
     )

@@ -1,4 +1,4 @@
-"""Evaluations whose arguments vary, and those of runs whose arguments do."""
+"""Evaluations with varying arguments, and evaluations of runs with varying arguments."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from enn_trainer import ConfigError, StateManager
 from enn_trainer.cli import run
 from enn_trainer.cli.by_value import draw_by_value, groups_by_value
-from enn_trainer.evaluation.eval_metrics import PlayedEpisode
+from enn_trainer.evaluation.eval_metrics import EpisodeResult
 from enn_trainer.evaluation.evaluation import SuiteResult
 from enn_trainer.run.trainer import Trainer
 from enn_trainer.viewer.replay_format import read_replay
@@ -73,7 +73,7 @@ def test_arguments_of_evaluations_are_drawn_from_their_seed(tmp_path: Path, proc
     assert returns_of(first) == returns_of(last) == (sum(drawn) / 8, max(drawn))
 
 
-def test_a_suite_fixes_or_varies_what_eval_env_does_not(tmp_path: Path) -> None:
+def test_suite_overrides_varying_arguments_of_eval_env(tmp_path: Path) -> None:
     suites: dict[str, Any] = {
         "fixed": {"env": {"kwargs": '{"size": 7}'}},
         "moved": {"env": {"vary": {"offset": "2000"}}},
@@ -86,7 +86,7 @@ def test_a_suite_fixes_or_varies_what_eval_env_does_not(tmp_path: Path) -> None:
     assert returns_of(first, "moved/") == (mean + 2000, highest + 2000)
 
 
-def test_arguments_that_cannot_vary_are_named(tmp_path: Path) -> None:
+def test_arguments_that_cannot_vary_are_rejected_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"eval\.env\.vary: .*did you mean size"):
         evaluations(tmp_path, 'eval.env.vary.sizes="int 0 9"')
     both = '{"s": {"env": {"vary": {"size": "1"}, "kwargs": "{\\"size\\": 7}"}}}'
@@ -102,7 +102,7 @@ def test_arguments_are_checked_before_the_first_update(tmp_path: Path) -> None:
             Trainer(manager, Sized)
 
 
-def test_the_command_draws_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_command_draws_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluations(tmp_path / "run", f'env.vary.size="{INT}"')
     world = f"{sized.__file__}:Sized"
     command = ["eval", str(tmp_path / "run"), "--env", world, "--episodes", "8", "--num-envs", "4"]
@@ -125,7 +125,7 @@ DRAWN = ["--vary", "size=int 0 3", 'mode=choice "a" "b"']
 
 
 class Moded(Sized):
-    """Pays its size, of which mode b takes a half."""
+    """Pays its size, and half of it in mode b."""
 
     def __init__(self, size: int = 5, mode: str = "a") -> None:
         super().__init__(size)
@@ -173,9 +173,7 @@ def test_returns_are_compared_by_the_value_of_an_argument(
 
 
 @pytest.mark.slow
-def test_episodes_have_their_arguments_and_the_worst_stands_first(
-    moded_run: Path, tmp_path: Path
-) -> None:
+def test_report_lists_episode_arguments_worst_first(moded_run: Path, tmp_path: Path) -> None:
     report = evaluated(moded_run, tmp_path / "1.json", "--by", "size", "--processes", "2")
     episodes = report["suites"][""]["by"]["episodes"]
     variation = Variation.of({"size": "int 0 3", "mode": 'choice "a" "b"'})
@@ -192,17 +190,19 @@ def test_episodes_have_their_arguments_and_the_worst_stands_first(
     assert len({(e["environment"], e["episode"]) for e in episodes}) == 64
 
 
-def test_values_that_are_no_numbers_are_compared_and_drawn(moded_run: Path, tmp_path: Path) -> None:
+def test_non_numeric_argument_values_are_compared_and_plotted(
+    moded_run: Path, tmp_path: Path
+) -> None:
     picture = tmp_path / "modes.png"
     report = evaluated(moded_run, tmp_path / "1.json", "--by", "mode", "--png", str(picture))
     assert [g["value"] for g in report["suites"][""]["by"]["values"]] == ["a", "b"]
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_values_have_different_labels_which_are_drawn_as_they_are(tmp_path: Path) -> None:
+def test_argument_values_have_unique_literal_labels(tmp_path: Path) -> None:
     values = [True, "true", 1, "1", "", r"$\q$"]
     episodes = [
-        PlayedEpisode(0, i, {"x": v}, {"episodic_reward": 1.0}) for i, v in enumerate(values)
+        EpisodeResult(0, i, {"x": v}, {"episodic_reward": 1.0}) for i, v in enumerate(values)
     ]
     labels = ["1", '""', r'"$\\q$"', '"1"', '"true"', "true"]
     assert [group.label for group in groups_by_value(episodes, "x")] == labels
@@ -228,14 +228,14 @@ def test_many_numbers_are_compared_in_ten_bins(moded_run: Path, tmp_path: Path) 
     ("options", "problem"),
     [
         (["--by", "sizes"], "--by: expected an argument of --vary (size, mode), got sizes, did"),
-        (["--png", "a.png"], "--png: expected --by NAME beside it"),
+        (["--png", "a.png"], "--png: expected --by NAME as well"),
         (["--by", "size", "--png", "a.jpg"], "--png: expected a file named .png, got a.jpg"),
         (["--vary", "size=1"], "--vary: expected different arguments, got size twice"),
         (["--vary", "x=int 9 1"], "--vary x: character 7: expected a bound of at least 9"),
         (["--by", "size", "--png", "no/a.png"], "--png: expected a file in a folder to write to"),
     ],
 )
-def test_comparisons_that_cannot_be_made_are_refused(
+def test_invalid_comparisons_are_rejected(
     options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert problem in refused(["eval", "runs/none", *options, *DRAWN], capsys)
@@ -246,9 +246,7 @@ def test_a_comparison_needs_an_argument_that_varies(capsys: pytest.CaptureFixtur
     assert "--by: expected an argument of --vary (none), got size; add --vary" in line
 
 
-def test_recordings_and_pages_of_evaluations_have_the_arguments(
-    moded_run: Path, tmp_path: Path
-) -> None:
+def test_recordings_and_replays_store_arguments(moded_run: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     report = evaluated(moded_run, tmp_path / "1.json", "--by", "size", "--replay", str(page))
     by = report["suites"][""]["by"]["episodes"]
@@ -266,7 +264,7 @@ def test_recordings_and_pages_of_evaluations_have_the_arguments(
     assert len(episodes) > 16
 
 
-def test_arguments_that_the_world_does_not_take_are_named(
+def test_unknown_environment_arguments_are_rejected_by_name(
     moded_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["eval", str(moded_run), "--env", f"{__file__}:Moded"]
@@ -280,9 +278,9 @@ def test_arguments_that_the_world_does_not_take_are_named(
 @given(
     st.lists(st.one_of(st.integers(-30, 30), st.floats(-3, 3), st.booleans(), st.text(max_size=2)))
 )
-def test_every_episode_is_in_one_group_of_its_value(values: list[Any]) -> None:
+def test_groups_by_value_partition_the_episodes(values: list[Any]) -> None:
     episodes = [
-        PlayedEpisode(i, 0, {"x": value}, {"episodic_reward": float(i)})
+        EpisodeResult(i, 0, {"x": value}, {"episodic_reward": float(i)})
         for i, value in enumerate(values)
     ]
     groups = groups_by_value(episodes, "x")
@@ -291,8 +289,8 @@ def test_every_episode_is_in_one_group_of_its_value(values: list[Any]) -> None:
     of_numbers = [group for group in groups if group.centre is not None]
     is_binned = len({*numbers}) > 20
     assert len(of_numbers) == len({*numbers}) if not is_binned else len(of_numbers) <= 10
-    edges = [g.about[name] for g in of_numbers for name in g.about]
+    edges = [g.fields[name] for g in of_numbers for name in g.fields]
     assert edges == sorted(edges)
     for group in of_numbers:  # all episodes of one number are in one group
-        low, high = (group.about.get(name, group.about.get("value")) for name in ("low", "high"))
+        low, high = (group.fields.get(name, group.fields.get("value")) for name in ("low", "high"))
         assert group.result.count == sum(low <= number <= high for number in numbers)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from enn_trainer import ConfigError
-from enn_trainer.evaluation.video import FilmedEnvs, film_of_suite, require_writer, tiled
+from enn_trainer.evaluation.video import RecordVideo, path_of_suite, require_writer, tile_images
 from entity_env import Entity, Environment, EnvList, Observation, ObsSpace
 from entity_env.examples import Duel
 from entity_env.match import Match
@@ -50,10 +50,10 @@ class Longer(Numbered):
     ends_after = 5
 
 
-def test_every_picture_is_there_once_the_last_one_too(tmp_path: Path) -> None:
+def test_video_has_each_frame_once(tmp_path: Path) -> None:
     lists: list[Any] = [Numbered, Longer]
     envs = EnvList(lambda: lists.pop(0)(), 2)
-    filmed = FilmedEnvs(envs, tmp_path / "film.gif")
+    filmed = RecordVideo(envs, tmp_path / "film.gif")
     play(filmed, 12)
     filmed.__exit__(None)
     with Image.open(tmp_path / "film.gif") as film:
@@ -63,8 +63,8 @@ def test_every_picture_is_there_once_the_last_one_too(tmp_path: Path) -> None:
     assert [p[8, 24, 0] // 20 for p in pictures] == [0, 1, 2, 3, 4, 5]
 
 
-def test_mp4_has_as_many_pictures(tmp_path: Path) -> None:
-    filmed = FilmedEnvs(EnvList(Numbered, 1), tmp_path / "film.mp4")
+def test_mp4_has_one_image_per_frame(tmp_path: Path) -> None:
+    filmed = RecordVideo(EnvList(Numbered, 1), tmp_path / "film.mp4")
     play(filmed, 12)
     assert not (tmp_path / "film.mp4").exists()  # before it is complete
     filmed.__exit__(None)
@@ -76,16 +76,16 @@ def test_mp4_has_as_many_pictures(tmp_path: Path) -> None:
     np.testing.assert_allclose(pictures.mean(axis=(1, 2, 3)), [0, 20, 40, 60], atol=6)
 
 
-def test_sheet_has_pictures_of_any_sizes() -> None:
+def test_tiled_accepts_images_of_different_sizes() -> None:
     white = [np.full((h, w, 3), 255, dtype=np.uint8) for h, w in ((3, 4), (2, 5), (3, 5))]
-    sheet = tiled(white)
+    sheet = tile_images(white)
     assert sheet.shape == (6, 10, 3)
     assert (sheet > 0).sum() == 3 * (12 + 10 + 15)
-    assert tiled(white[:1]).shape == (4, 4, 3)
+    assert tile_images(white[:1]).shape == (4, 4, 3)
 
 
 @pytest.mark.slow
-def test_run_leaves_films_that_change_no_number(tmp_path: Path) -> None:
+def test_capture_videos_does_not_change_results(tmp_path: Path) -> None:
     _, without = run_duel(tmp_path / "a", *EPISODES, "total_timesteps=64")
     films = ["eval.capture_videos=true", "eval.suites.greedy.deterministic=true"]
     manager, result = run_duel(tmp_path / "b", *EPISODES, *films, "total_timesteps=64")
@@ -137,14 +137,14 @@ class Screenless(Duel):
 @pytest.mark.parametrize(
     ("world", "message"),
     [
-        (Blind, "expected a world that renders, Blind does not"),
+        (Blind, "expected an environment that renders, Blind does not"),
         (Telling, "uint8 of shape"),
         (Shapeless, "Shapeless.render.* at least 1 each"),
         (Modeless, "Modeless.render.* raised TypeError: .*mode"),
         (Screenless, "Screenless.render.* raised RuntimeError: no display; fix it"),
     ],
 )
-def test_world_whose_pictures_cannot_be_taken_is_refused_before_the_run(
+def test_environment_that_does_not_render_is_rejected_before_the_run(
     world: Any, message: str, tmp_path: Path
 ) -> None:
     long = ["total_timesteps=100000000", "eval.run_on_first_step=false"]
@@ -161,7 +161,7 @@ class Growing(Duel):
 
 
 @pytest.mark.slow
-def test_pictures_that_change_size_cost_the_video_and_nothing_else(
+def test_changing_image_sizes_drop_only_the_video(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     episodes = [*EPISODES, "total_timesteps=64", "eval.run_on_first_step=false"]
@@ -174,10 +174,10 @@ def test_pictures_that_change_size_cost_the_video_and_nothing_else(
     assert not list(Path(tmp_path / "b/runs", manager.state.run_name, "videos").iterdir())
 
 
-def test_only_what_counts_is_filmed(tmp_path: Path) -> None:
+def test_only_counted_environments_are_recorded(tmp_path: Path) -> None:
     counted = np.array([False, True, False, False, True, False])
     lists: list[Any] = [Numbered, Longer] * 3
-    with FilmedEnvs(EnvList(lambda: lists.pop(0)(), 6), tmp_path / "film.gif", counted) as filmed:
+    with RecordVideo(EnvList(lambda: lists.pop(0)(), 6), tmp_path / "film.gif", counted) as filmed:
         play(filmed, 12)
     with Image.open(tmp_path / "film.gif") as film:
         pictures = [np.array(p.convert("RGB")) for p in ImageSequence.Iterator(film)]
@@ -186,19 +186,19 @@ def test_only_what_counts_is_filmed(tmp_path: Path) -> None:
     assert [p[8, 24, 0] // 20 for p in pictures] == [0, 1, 2, 3, 3, 3]
 
 
-def test_film_that_fails_is_removed_and_the_suffix_may_be_large(tmp_path: Path) -> None:
-    interrupted = FilmedEnvs(EnvList(Numbered, 1), tmp_path / "film.MP4")
+def test_failed_video_is_removed_and_upper_case_suffix_is_accepted(tmp_path: Path) -> None:
+    interrupted = RecordVideo(EnvList(Numbered, 1), tmp_path / "film.MP4")
     play(interrupted, 2)
     interrupted.__exit__(KeyboardInterrupt)
     assert not list(tmp_path.iterdir())
-    with FilmedEnvs(EnvList(Numbered, 1), tmp_path / "film.MP4") as filmed:
+    with RecordVideo(EnvList(Numbered, 1), tmp_path / "film.MP4") as filmed:
         play(filmed, 12)
     assert filmed.problem is None
     assert (tmp_path / "film.MP4").stat().st_size > 500
 
 
-def test_film_of_a_suite_has_a_name_that_a_system_takes() -> None:
-    assert film_of_suite(Path("a/f.gif"), "n=0.5") == Path("a/f-n=0.5.gif")
-    names = {film_of_suite(Path("f.gif"), "ü" * 300 + end).name for end in "ab"}
+def test_video_path_of_a_suite_is_a_valid_file_name() -> None:
+    assert path_of_suite(Path("a/f.gif"), "n=0.5") == Path("a/f-n=0.5.gif")
+    names = {path_of_suite(Path("f.gif"), "ü" * 300 + end).name for end in "ab"}
     assert len(names) == 2
     assert all(len(name.encode()) < 130 for name in names)

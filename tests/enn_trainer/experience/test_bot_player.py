@@ -61,7 +61,7 @@ def played(envs: VecEnv, player: Any, steps: int) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bot", [Grazes, Remembers])
-def test_choices_are_a_function_of_the_seed_and_not_of_processes(bot: type[Bot]) -> None:
+def test_choices_depend_on_the_seed_and_not_on_processes(bot: type[Bot]) -> None:
     envs = EnvList(Meadow, 6)
     here = played(envs, player_in(envs, bot), 12)
     workers = ParallelEnvList(Meadow, 6, num_processes=2)
@@ -110,7 +110,7 @@ class Notes(Bot):
         return Grazes.act(self, observation)  # type: ignore[arg-type]
 
 
-def test_one_bot_for_each_environment_is_seeded_as_each_game_begins() -> None:
+def test_each_environment_has_a_bot_seeded_at_each_game() -> None:
     Notes.made = []
     envs = EnvList(Meadow, 4)
     player = player_in(envs, Notes)
@@ -139,7 +139,7 @@ class Ticks(Notes):
 
 
 @pytest.mark.parametrize("num_envs", [1, 5])
-def test_bots_are_not_asked_between_two_games(num_envs: int) -> None:
+def test_bots_do_not_act_between_two_games(num_envs: int) -> None:
     logs = []
     for waits, steps in ((0, 20), (2, 40)):
         Notes.made = []
@@ -155,7 +155,7 @@ def test_bots_are_not_asked_between_two_games(num_envs: int) -> None:
         assert other[:length] == one[:length]
 
 
-def test_games_begin_at_any_step_with_seeds_of_their_numbers() -> None:
+def test_games_that_begin_at_any_step_have_seeds_of_their_numbers() -> None:
     Notes.made = []
     envs = EnvList(Meadow, 5)
     envs.seed(0)
@@ -173,7 +173,7 @@ def test_games_begin_at_any_step_with_seeds_of_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("bot", [Grazes, Remembers])
-def test_restored_games_go_on_as_they_would_have(bot: type[Bot]) -> None:
+def test_restored_games_continue_identically(bot: type[Bot]) -> None:
     envs = EnvList(Meadow, 6)
     player, others = player_in(envs, bot), player_in(envs, bot)
     collector = Collector(envs, player)
@@ -189,7 +189,7 @@ def test_restored_games_go_on_as_they_would_have(bot: type[Bot]) -> None:
     assert player.get_state()["num_games"].min() >= 3
 
 
-def test_state_that_is_not_plain_data_is_an_error() -> None:
+def test_bot_state_that_is_not_plain_data_raises() -> None:
     class Impure(Grazes):
         def get_state(self) -> dict[str, object]:
             return {"self": self}

@@ -72,7 +72,7 @@ def days(net: RogueNet, steps: int) -> tuple[npt.NDArray[np.bool_], Rollout]:
     return cut_off, collect(collector, steps=steps, first_frame=0)
 
 
-def test_value_of_a_truncated_episode_is_that_of_its_own_last_observation() -> None:
+def test_truncated_episode_has_the_value_of_its_final_observation() -> None:
     """And not of the frame that the environment shows next, the first of another episode."""
     env = Day()
     net = a_network(env)
@@ -85,7 +85,7 @@ def test_value_of_a_truncated_episode_is_that_of_its_own_last_observation() -> N
     assert not np.allclose(rollout.last_values, expected)
 
 
-def test_every_truncated_episode_of_a_long_rollout_has_its_value() -> None:
+def test_every_truncated_episode_of_a_long_rollout_has_a_value() -> None:
     """Their last observations are not all kept until the end."""
     env = Day()
     net = a_network(env)
@@ -130,7 +130,7 @@ def meadows(num_envs: int = 5, **options: Any) -> Collector:
     return Collector(envs, AgentPlayer(net, seed=3), **options)
 
 
-def test_watchers_follow_each_step_and_change_nothing() -> None:
+def test_watchers_observe_each_step_and_change_nothing() -> None:
     noting, obs_space = Noting(), Meadow().obs_space()
     rollouts = []
     for watchers in ([], [noting]):
@@ -146,7 +146,7 @@ def test_watchers_follow_each_step_and_change_nothing() -> None:
     assert noting.told[-1][1] is rollouts[1].next_obs is collector.obs
 
 
-def test_watchers_are_saved_with_the_episodes_of_environments_that_can_be() -> None:
+def test_watchers_are_saved_with_running_episodes() -> None:
     noting, obs_space = Noting(), Meadow().obs_space()
     collector = meadows(watchers=[noting])
     play(collector, obs_space, 3, seed=0)
@@ -160,7 +160,7 @@ def test_watchers_are_saved_with_the_episodes_of_environments_that_can_be() -> N
 
 
 @torch.no_grad()
-def test_a_rollout_is_what_a_plain_loop_over_steps_gives() -> None:
+def test_rollout_equals_a_loop_over_steps() -> None:
     """Differential: one forward pass a step, nothing stored or cut. To the bit."""
     collector, other = meadows(7), meadows(7)
     obs_space = Meadow().obs_space()
@@ -202,7 +202,7 @@ def test_a_rollout_is_what_a_plain_loop_over_steps_gives() -> None:
     torch.testing.assert_close(rollout.last_values, torch.where(going_on, last, 0.0))
 
 
-def test_frames_of_opponents_are_not_learnt_from() -> None:
+def test_frames_of_opponents_are_not_trained_on() -> None:
     """The rollout has the frames, actions, rewards, ends and values of the learner alone."""
     own = np.array([1, 2])
     alone, beside = meadows(4), meadows(4)

@@ -93,7 +93,7 @@ def test_function_that_makes_a_match_has_its_sides(
             run_small(tmp_path, *settings, "rollout.num_envs=8", env=make)
 
 
-def test_suite_with_other_sides_names_the_number_that_does_not_fit(tmp_path: Path) -> None:
+def test_suite_with_other_sides_names_the_invalid_num_envs(tmp_path: Path) -> None:
     suite = 'eval.suites={"five": {"env": {"kwargs": "{\\"n\\": 5}"}}}'
     with pytest.raises(
         ConfigError,
@@ -105,7 +105,7 @@ def test_suite_with_other_sides_names_the_number_that_does_not_fit(tmp_path: Pat
         run_small(tmp_path, "eval.steps=4", "eval.num_envs=7", env=make_ring)
 
 
-def test_suite_with_other_sides_rounds_the_number_of_rollouts_up(
+def test_suite_with_other_sides_rounds_num_envs_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of six environments to two matches of five sides, as nobody chose a number for it."""
@@ -115,7 +115,7 @@ def test_suite_with_other_sides_rounds_the_number_of_rollouts_up(
 
 
 @pytest.mark.slow
-def test_run_of_a_function_resumes_like_that_of_its_class(
+def test_run_of_a_function_resumes_like_a_run_of_the_class(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     resumed = []
@@ -150,7 +150,7 @@ def factory_with_defaults(
     "env",
     [factory, factory_with_defaults, lambda *args: factory(*args), functools.partial(factory)],
 )
-def test_documented_factory_is_still_one(env: Any) -> None:
+def test_documented_factory_is_detected(env: Any) -> None:
     envs = env_factory(env)(EnvConfig(), 4, 1, 0)
     assert len(envs) == 4
 
@@ -158,23 +158,23 @@ def test_documented_factory_is_still_one(env: Any) -> None:
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (lambda: 3, r"expected what makes an Environment or a Match, .*which makes int"),
+        (lambda: 3, r"env: expected .* an Environment or a Match, .*which returns int"),
         (
             lambda a, b, c: Meadow(),
             r"required argument: 'a'.*factory .*takes \(EnvConfig",
         ),
         (lambda c, n, p, f: Meadow(), r"expected a VecEnv from .*, got Meadow"),
         (lambda c, n, p, f: None, r"expected a VecEnv from .*, got NoneType"),
-        (lambda: EnvList(Meadow, 2), r"expected what makes an Environment or a Match"),
-        (3, "expected a class or a factory, or a function that makes one world, got 3"),
+        (lambda: EnvList(Meadow, 2), r"env: expected .* an Environment or a Match"),
+        (3, "env: expected a class, a factory or a function that creates one environment, got 3"),
         (int, "expected a subclass of Environment, Match or VecEnv"),
     ],
 )
-def test_anything_else_is_refused_in_one_line(env: Any, message: str) -> None:
+def test_other_types_are_one_line_errors(env: Any, message: str) -> None:
     with pytest.raises((TypeError, ConfigError), match=message) as error:
         env_factory(env)(EnvConfig(), 4, 1, 0)
     assert "\n" not in str(error.value)
 
 
-def test_checks_take_a_function() -> None:
+def test_check_env_accepts_a_function() -> None:
     assert check_env(make_meadow).ok

@@ -17,7 +17,11 @@ from torch import nn
 from enn_trainer import RogueNetAgent
 from enn_trainer.experience import frame_limits as module
 from enn_trainer.experience.collector import Collector, play
-from enn_trainer.experience.frame_limits import check_frame_memory, microbatches, within_memory
+from enn_trainer.experience.frame_limits import (
+    check_frame_memory,
+    microbatches,
+    split_within_memory,
+)
 from enn_trainer.experience.players import AgentPlayer
 from entity_env import (
     Action,
@@ -94,14 +98,14 @@ REFUSED = r"environment {}: 30,000 entities in one frame: .* GiB, expected at mo
 
 
 @pytest.mark.parametrize("size", [{"size": 30_000}, {"size": 1, "last": 30_000}])
-def test_training_names_the_environment_of_a_frame_that_needs_too_much_memory(
+def test_training_error_names_the_environment_of_a_large_frame(
     tmp_path: Path, small_machine: None, size: dict[str, int]
 ) -> None:
     with pytest.raises(InvalidObservation, match=REFUSED.format(0)):
         run_small(tmp_path, f"env.kwargs={json.dumps(size)}", env=Crowd)
 
 
-def test_evaluation_names_the_environment(small_machine: None) -> None:
+def test_evaluation_error_names_the_environment(small_machine: None) -> None:
     class LaterCrowd(Crowd):
         def __init__(self) -> None:
             super().__init__(30_000 if len(made) == 2 else 1)
@@ -114,7 +118,7 @@ def test_evaluation_names_the_environment(small_machine: None) -> None:
         play(collector, envs.obs_space(), steps=3, seed=0)
 
 
-def test_a_loaded_agent_names_the_number_of_entities(small_machine: None) -> None:
+def test_loaded_agent_error_has_the_number_of_entities(small_machine: None) -> None:
     env = Crowd()
     agent = RogueNetAgent(agent_of(env))
     actions, _ = agent.act(env.reset())
@@ -122,7 +126,7 @@ def test_a_loaded_agent_names_the_number_of_entities(small_machine: None) -> Non
         agent.act(env.act(actions))
 
 
-def test_entities_that_are_remembered_and_absent_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_remembered_entities_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """They attend as those do that are shown, and so does the row of the frame."""
 
     def frame(*ids: int) -> Observation:
@@ -131,7 +135,7 @@ def test_entities_that_are_remembered_and_absent_count(monkeypatch: pytest.Monke
         return Observation(features={"ant": ants}, ids={"ant": ids}, actions={"turn": turn})
 
     agent = RogueNetAgent(agent_of(Crowd(), n_head=2, memory=MemoryConfig(keep_absent=1)))
-    monkeypatch.setattr(module, "MOST_PAIRS", 50**2)
+    monkeypatch.setattr(module, "MAX_PAIRS", 50**2)
     monkeypatch.setattr(module, "memory_of", lambda device: 4 * 4 * 2 * 100**2)
     agent.act(frame(*range(60)))
     refused = "50 entities and 61 of memory in one frame: .* a smaller net.memory.keep_absent, or"
@@ -145,11 +149,11 @@ def test_learning_needs_more_memory_than_acting() -> None:
     remembering = {"n_layer": 3, "memory": MemoryConfig(n_layer=2)}
     for options, factor in ({"n_layer": 3}, 4), (remembering, 6):
         net = agent_of(Crowd(), **options)
-        acting = module.bytes_of_pair(net, learning=False)
-        assert module.bytes_of_pair(net, learning=True) == factor * acting
+        acting = module.bytes_per_pair(net, learning=False)
+        assert module.bytes_per_pair(net, learning=True) == factor * acting
 
 
-def test_what_has_no_attention_of_ours_is_not_refused(small_machine: None) -> None:
+def test_custom_networks_have_no_limit(small_machine: None) -> None:
     batch = batch_of_sizes([30_000])
     for agent in (agent_of(Crowd(), pooling="mean"), nn.Linear(1, 1)):
         check_frame_memory(agent, batch, np.zeros(1, np.int64), learning=True)
@@ -168,12 +172,12 @@ def test_entities_to_select_count_without_attention(small_machine: None) -> None
             check_frame_memory(net, batch, np.zeros(1, np.int64), learning=False)
 
 
-def test_frames_that_are_cut_for_memory_are_answered_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_split_frames_have_equal_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, net = batch_of_sizes([3, 40, 1, 25, 2, 60, 0, 4] * 3), agent_of(Crowd())
     player, env = AgentPlayer(net, seed=1), np.arange(batch.num_frames)
     with torch.no_grad():
         expected = player.choose(batch, env, 0)
-        monkeypatch.setattr(module, "MOST_PAIRS", 700)
+        monkeypatch.setattr(module, "MAX_PAIRS", 700)
         got = player.choose(batch, env, 0)
     assert torch.equal(got.chosen["turn"].values, expected.chosen["turn"].values)
     torch.testing.assert_close(got.values, expected.values)
@@ -184,13 +188,13 @@ def test_frames_that_are_cut_for_memory_are_answered_alike(monkeypatch: pytest.M
     cuts=st.lists(st.integers(0, 40), max_size=3),
     most_pairs=st.integers(1, 300),
 )
-def test_pieces_within_memory_have_every_frame_in_order(
+def test_slices_within_memory_have_every_frame_in_order(
     entities: list[int], cuts: list[int], most_pairs: int
 ) -> None:
     counts = np.array(entities, dtype=np.int64)
     ends = [0, *sorted(min(cut, len(counts)) for cut in cuts), len(counts)]
-    with patch.object(module, "MOST_PAIRS", most_pairs):
-        cut = within_memory([slice(*ends[i : i + 2]) for i in range(len(ends) - 1)], counts)
+    with patch.object(module, "MAX_PAIRS", most_pairs):
+        cut = split_within_memory([slice(*ends[i : i + 2]) for i in range(len(ends) - 1)], counts)
     assert [i for piece in cut for i in range(piece.start, piece.stop)] == [*range(len(counts))]
     assert {piece.start for piece in cut} >= set(ends[:-1]) - {len(counts)}
     for piece in cut:
@@ -208,7 +212,7 @@ def test_microbatches_are_as_large_as_the_limits_allow(
 ) -> None:
     """Every frame is in one of them, in order; only a frame alone may be over the budget."""
     counts = np.array(entities, dtype=np.int64)
-    with patch.object(module, "MOST_PAIRS", most_pairs):
+    with patch.object(module, "MAX_PAIRS", most_pairs):
         pieces = list(microbatches(counts, size, max_entities))
     assert [i for piece in pieces for i in range(*piece.indices(len(counts)))] == list(
         range(len(counts))

@@ -31,7 +31,7 @@ def actions_of(lengths: list[list[int]]) -> dict[str, ActionBatch]:
     seed=st.integers(0, 2**63 - 1),
     frame=st.integers(0, 2**62),
 )
-def test_compiled_draws_are_those_of_numpy(
+def test_compiled_uniforms_equal_numpy(
     frames: list[tuple[int, int, int]], seed: int, frame: int
 ) -> None:
     env = np.array([one for one, _, _ in frames], dtype=np.int64)
@@ -46,7 +46,7 @@ def test_compiled_draws_are_those_of_numpy(
         assert torch.equal(drawn, expected[name])
 
 
-def test_draws_are_in_the_unit_interval_and_differ_by_all_that_they_are_a_function_of() -> None:
+def test_uniforms_are_in_the_unit_interval_and_depend_on_all_keys() -> None:
     env = np.arange(500)
     actions = actions_of([[2] * 500, [2] * 500])
     one, other = draw_uniforms(actions, 1, env, 7).values()

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, Trainer, check_agent, load_agent
-from enn_trainer.algorithms.minibatches import minibatches_of_units, pieces_of_units
+from enn_trainer.algorithms.minibatches import sequence_microbatches, sequence_minibatches
 from enn_trainer.base.errors import AgentError
 from enn_trainer.cli.play_command import SideAgents
 from enn_trainer.evaluation.load_agent import RogueNetAgent
 from enn_trainer.experience.collector import Collector, Rollout, collect
-from enn_trainer.experience.frame_limits import MOST_PAIRS
+from enn_trainer.experience.frame_limits import MAX_PAIRS
 from enn_trainer.experience.memories import sequences
 from enn_trainer.experience.players import AgentPlayer
 from entity_env import EntityEnvError, EnvList, ParallelEnvList, Ragged
@@ -53,7 +53,7 @@ def rollout_of(trainer: Trainer) -> Rollout:
     """The next rollout, with memory from before."""
     trainer.step()
     ppo, steps = trainer.config.ppo, trainer.config.rollout.steps
-    collector = trainer.episodes.begun()
+    collector = trainer.episodes.running_collector()
     return collect(collector, steps=steps, first_frame=trainer.state.step, seq_len=ppo.seq_len)
 
 
@@ -70,7 +70,7 @@ def rollout_of(trainer: Trainer) -> Rollout:
     ],
     ids=["both", "values too", "values alone", "frame", "a short last one", "pool"],
 )
-def test_frames_are_judged_as_they_were_acted_in(settings: list[str]) -> None:
+def test_logprobs_of_a_rollout_are_reproduced_in_training(settings: list[str]) -> None:
     """Before the first optimizer step, the sequences of a rollout give the same answers."""
     with trainer_of(*settings) as trainer:
         rollout = rollout_of(trainer)
@@ -84,13 +84,13 @@ def test_frames_are_judged_as_they_were_acted_in(settings: list[str]) -> None:
         torch.testing.assert_close(values, rollout.values.flatten(), rtol=1e-5, atol=1e-5)
         past = rollout.batch.past
         assert past is not None
-        pasts = [one for one in (past, past.of_values) if one is not None]
+        pasts = [one for one in (past, past.value_past) if one is not None]
         assert any(len(one.carried) for one in pasts)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", ["optim.micro_bs=2", "optim.max_entities=6"])
-def test_how_a_minibatch_is_cut_changes_nothing_of_what_is_learnt(cut: str) -> None:
+def test_gradients_do_not_depend_on_microbatches(cut: str) -> None:
     found = []
     for settings in ([], [cut]):
         with trainer_of(MEMORY, OF_VALUES, "optim.bs=16", *settings) as trainer:
@@ -106,9 +106,7 @@ def test_how_a_minibatch_is_cut_changes_nothing_of_what_is_learnt(cut: str) -> N
     [([MEMORY], 2), ([MEMORY, OF_VALUES], 1), ([MEMORY, *POOL], 2)],
     ids=["alone", "values", "pool"],
 )
-def test_a_resumed_run_remembers_to_the_bit(
-    tmp_path: Path, settings: list[str], processes: int
-) -> None:
+def test_recurrent_run_resumes_bitwise(tmp_path: Path, settings: list[str], processes: int) -> None:
     """In the middle of episodes, with entities that are out of sight, and of opponents."""
     frames = 24 if "optim.bs=6" in settings else FRAMES
     straight = run(tmp_path / "straight", 3, *settings, frames=frames)
@@ -123,7 +121,7 @@ def test_a_resumed_run_remembers_to_the_bit(
 
 
 @pytest.mark.slow
-def test_opponents_of_other_widths_remember_their_own_games(tmp_path: Path) -> None:
+def test_opponents_have_separate_recurrent_states(tmp_path: Path) -> None:
     narrow = ["net.d_model=4", 'net.memory=(of: "both", d_memory: 4)']
     run(tmp_path / "rival", 2, *narrow)
     settings = [MEMORY, *POOL, f'selfplay.opponents=["{tmp_path}/rival"]']
@@ -138,7 +136,7 @@ def test_opponents_of_other_widths_remember_their_own_games(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_an_agent_without_memory_plays_against_one_that_remembers(tmp_path: Path) -> None:
+def test_agent_without_memory_plays_against_a_recurrent_one(tmp_path: Path) -> None:
     run(tmp_path / "rival", 2, MEMORY)
     settings = [*POOL, f'selfplay.opponents=["{tmp_path}/rival"]', "ppo.seq_len=None"]
     settings.append("selfplay.snapshot_every=0")
@@ -149,7 +147,7 @@ def test_an_agent_without_memory_plays_against_one_that_remembers(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_where_episodes_begin_anew_so_does_memory(tmp_path: Path) -> None:
+def test_memory_is_reset_with_new_episodes(tmp_path: Path) -> None:
     run(tmp_path, 2, MEMORY)
     manager = StateManager(
         overrides=[*SETTINGS, MEMORY, "total_timesteps=96", "rollout.num_envs=16", "optim.bs=8"],
@@ -170,7 +168,7 @@ def test_where_episodes_begin_anew_so_does_memory(tmp_path: Path) -> None:
     [([MEMORY], ""), ([MEMORY, *POOL], ""), ([MEMORY, *POOL], "step-0")],
     ids=["alone", "pool", "opponent"],
 )
-def test_saved_states_of_another_width_are_one_line(
+def test_saved_states_of_another_width_are_one_line_errors(
     tmp_path: Path, settings: list[str], player: str
 ) -> None:
     frames = 24 if "optim.bs=6" in settings else FRAMES
@@ -178,7 +176,7 @@ def test_saved_states_of_another_width_are_one_line(
     overrides = [*SETTINGS, *settings, f"total_timesteps={3 * frames}"]
     manager = StateManager(overrides=overrides, checkpoint_dir=tmp_path)
     part: Any = manager.state.parts["players"]
-    saved = getattr(part, "memories", part).saved
+    saved = getattr(part, "recurrent_states", part).saved
     name = f"{player}/policy/states"
     saved[name] = saved[name][:, :-1]
     expected = "saved episodes cannot be read: .*states: expected a width of 12, got 11"
@@ -187,7 +185,7 @@ def test_saved_states_of_another_width_are_one_line(
 
 
 @pytest.mark.slow
-def test_evaluating_changes_nothing_that_is_remembered() -> None:
+def test_evaluation_does_not_change_recurrent_states() -> None:
     found = []
     for evaluates in (False, True):
         with trainer_of(MEMORY, "eval.steps=5", "eval.interval=100000") as trainer:
@@ -200,7 +198,7 @@ def test_evaluating_changes_nothing_that_is_remembered() -> None:
 
 
 @pytest.mark.slow
-def test_an_agent_in_a_world_of_another_order_remembers_the_same(tmp_path: Path) -> None:
+def test_order_of_entity_types_does_not_change_memory(tmp_path: Path) -> None:
     run(tmp_path, 3, MEMORY, OF_VALUES)
     values = []
     for world in (Fog, Mist):
@@ -215,7 +213,7 @@ def test_an_agent_in_a_world_of_another_order_remembers_the_same(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_loaded_agent_remembers_from_call_to_call(tmp_path: Path) -> None:
+def test_loaded_agent_is_recurrent_across_calls(tmp_path: Path) -> None:
     """As the players of a run do, for each position of a batch."""
     run(tmp_path, 3, MEMORY, OF_VALUES)
     agent, other = (load_agent(tmp_path, deterministic=True) for _ in range(2))
@@ -252,7 +250,7 @@ def test_a_loaded_agent_remembers_from_call_to_call(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_entities_of_a_worker_that_died_are_new() -> None:
+def test_entities_of_a_lost_worker_have_no_memory() -> None:
     workers = ParallelEnvList(Fog, 8, 2, recover="truncate")
     with trainer_of(MEMORY) as trainer, contextlib.closing(workers) as envs:
         player = AgentPlayer(trainer.state.agent, 1)
@@ -269,12 +267,12 @@ def test_entities_of_a_worker_that_died_are_new() -> None:
             collector.step(4, None)
         memory = player.memory.policy
         assert memory is not None
-        of_lost = memory.known.sequence >= 4
-        assert (memory.known.age[of_lost] == 0).all()
+        lost_rows = memory.keys.sequence >= 4
+        assert (memory.keys.age[lost_rows] == 0).all()
 
 
 @pytest.mark.slow
-def test_an_agent_that_plays_several_sides_remembers_each_of_them(tmp_path: Path) -> None:
+def test_each_side_has_a_separate_recurrent_state(tmp_path: Path) -> None:
     run(tmp_path, 3, MEMORY)
     network = load_agent(tmp_path).agent
     sides, alone = SideAgents(network, 2, 3), RogueNetAgent(network)
@@ -323,11 +321,11 @@ class Leaking(RogueNet):
 @pytest.mark.parametrize(
     ("network", "expected"),
     [
-        (Forgetful, "memory: the output for two steps at once differs"),
+        (Forgetful, "memory: the output for a sequence of two steps differs"),
         (Leaking, "memory: the output for the first frame of an episode depends"),
     ],
 )
-def test_check_agent_finds_memory_that_is_wrong(network: Any, expected: str) -> None:
+def test_check_agent_detects_faulty_memory(network: Any, expected: str) -> None:
     torch.manual_seed(0)
     config = RogueNetConfig(d_model=8, memory=MemoryConfig(inputs=["action"]))
     spaces = Fog().obs_space(), Fog().action_space()
@@ -343,13 +341,13 @@ def test_check_agent_finds_memory_that_is_wrong(network: Any, expected: str) -> 
 # -- Minibatches -------------------------------------------------------------------------------
 
 
-def test_every_frame_is_in_one_minibatch_of_an_epoch_and_sequences_stay_whole() -> None:
+def test_minibatches_have_whole_sequences_and_each_frame_once() -> None:
     units = sequences(7, 5, 3)
     assert [len(unit) for unit in units] == [3] * 10 + [1] * 5
     assert units[6].tolist() == [16, 21, 26]
     first: list[Any] = []
     for seed in (1, 2):
-        batches = [*minibatches_of_units(units, 9, 2, seed)]
+        batches = [*sequence_minibatches(units, 9, 2, seed)]
         frames = np.concatenate([frame for batch in batches for frame in batch])
         for epoch in np.split(frames, 2):
             assert sorted(epoch) == [*range(35)]
@@ -360,18 +358,18 @@ def test_every_frame_is_in_one_minibatch_of_an_epoch_and_sequences_stay_whole() 
     assert first[0] != first[1]
 
 
-def test_pieces_are_cut_between_sequences() -> None:
+def test_microbatches_have_whole_sequences() -> None:
     lengths, entities = np.array([3, 1, 3, 3]), np.arange(10)
-    cuts = pieces_of_units(lengths, entities, entities**2, 6, None, None)
+    cuts = sequence_microbatches(lengths, entities, entities**2, 6, None, None)
     assert [cut.tolist() for cut in cuts] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
-    many = np.full(10, MOST_PAIRS // 4)
-    cuts = pieces_of_units(lengths, entities, many, None, None, None)
+    many = np.full(10, MAX_PAIRS // 4)
+    cuts = sequence_microbatches(lengths, entities, many, None, None, None)
     assert [cut.tolist() for cut in cuts] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
-def test_pieces_of_sequences_cost_the_same() -> None:
+def test_microbatches_of_sequences_have_equal_costs() -> None:
     lengths, entities = np.full(8, 16), np.full(128, 20)
-    cuts = pieces_of_units(lengths, entities, entities**2, None, None, cost_of_entity=128**2)
+    cuts = sequence_microbatches(lengths, entities, entities**2, None, None, cost_of_entity=128**2)
     assert [len(cut) for cut in cuts] == [64, 64]
 
 
@@ -381,7 +379,7 @@ def test_pieces_of_sequences_cost_the_same() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (["ppo.seq_len=2"], "ppo.seq_len: expected memory beside it"),
+        (["ppo.seq_len=2"], "ppo.seq_len: expected a network with memory"),
         ([MEMORY, "ppo.seq_len=5"], "ppo.seq_len: expected at most rollout.steps=4, got 5"),
         ([MEMORY, "optim.bs=7"], "optim.bs: expected a multiple of ppo.seq_len=2"),
         ([MEMORY, "optim.micro_bs=1"], "optim.micro_bs: expected at least ppo.seq_len=2"),
@@ -389,12 +387,12 @@ def test_pieces_of_sequences_cost_the_same() -> None:
         (['net.memory=(types: ["Scouts"])'], "memory.types: expected entity types"),
     ],
 )
-def test_settings_that_do_not_fit_are_one_line(settings: list[str], expected: str) -> None:
+def test_invalid_settings_are_one_line_errors(settings: list[str], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected), trainer_of(*settings):
         pass
 
 
-def test_worlds_without_ids_are_named_before_training(
+def test_types_without_ids_are_reported_before_training(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plain = ["ppo.seq_len=None", "optim.bs=32"]
@@ -405,15 +403,17 @@ def test_worlds_without_ids_are_named_before_training(
         pass
     named = 'net.memory=(types: ["Vehicle"])'
     with (
-        pytest.raises(ConfigError, match=r"net.memory.types: expected types whose entities have"),
+        pytest.raises(
+            ConfigError, match=r"net.memory.types: expected types with ids in observations"
+        ),
         trainer_of(*plain, named, env=Minefield),
     ):
         pass
     with trainer_of(*plain, "net.memory=()", env=Minefield):
-        assert capsys.readouterr().out.count("Vehicle, Mine, Target remember nothing") == 1
+        assert capsys.readouterr().out.count("Vehicle, Mine, Target get no memory") == 1
 
 
-def test_environments_that_cannot_number_entities_say_so() -> None:
+def test_environments_without_track_raise() -> None:
     class Untracked(EnvList):
         def track(self, types: Any = None) -> None:
             super(EnvList, self).track(types)

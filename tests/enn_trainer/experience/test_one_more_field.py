@@ -48,7 +48,7 @@ def numbers_of(batch: Any) -> list[int]:
     return np.asarray(rows.values)[::2].tolist()
 
 
-def test_it_is_in_frames_that_are_taken_sliced_and_joined() -> None:
+def test_new_field_is_indexed_sliced_and_concatenated() -> None:
     batch = tagged(a_rollout()[1].batch)
     assert numbers_of(batch.take(np.array([5, 0, 5]))) == [5, 0, 5]
     assert numbers_of(batch.slice(slice(2, 4))) == [2, 3]
@@ -57,10 +57,10 @@ def test_it_is_in_frames_that_are_taken_sliced_and_joined() -> None:
 
 
 @pytest.mark.parametrize("worth_writing", [1, 10**6])
-def test_it_is_in_the_storage_of_a_rollout(
+def test_new_field_is_in_the_storage_of_a_rollout(
     worth_writing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enn_trainer.experience.collector._WORTH_WRITING", worth_writing)
+    monkeypatch.setattr("enn_trainer.experience.collector._MIN_WRITE_BYTES", worth_writing)
     rollout = a_rollout(num_envs=4, steps=3)[1]
     batch = tagged(rollout.batch)
     whole = Decisions(
@@ -74,7 +74,7 @@ def test_it_is_in_the_storage_of_a_rollout(
     assert torch.equal(decisions.values, whole.values)
 
 
-def test_it_is_in_minibatches() -> None:
+def test_new_field_is_in_minibatches() -> None:
     net, rollout = a_rollout(num_envs=4, steps=6)
     rollout, seen = replace(rollout, batch=tagged(rollout.batch)), list[int]()
     net.register_forward_pre_hook(lambda _, arguments: seen.extend(numbers_of(arguments[0])))
@@ -93,11 +93,11 @@ def test_it_is_in_minibatches() -> None:
     assert seen[:24] != list(range(24))
 
 
-def test_it_is_in_the_groups_of_two_ranks() -> None:
+def test_new_field_is_in_the_shards_of_two_ranks() -> None:
     rollout = a_rollout(num_envs=4, steps=2)[1]
     of_ranks = []
     for rank in range(2):
-        shards = Shards.of(4, 1, 2).of_rank(rank, 2)
+        shards = Shards.of(4, 1, 2).for_rank(rank, 2)
         columns = np.arange(8).reshape(2, 4)[:, 2 * rank : 2 * rank + 2].flatten()
         batch = tagged(rollout.batch).take(columns)
         own = {name: rows.take(columns) for name, rows in rollout.actions.items()}
@@ -106,7 +106,7 @@ def test_it_is_in_the_groups_of_two_ranks() -> None:
     assert of_ranks == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
-def test_it_is_in_the_messages_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_field_is_in_the_messages_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(messages._CLASSES, "TaggedObs", TaggedObs)
 
     def of_worker(numbers: list[int]) -> TaggedObs:

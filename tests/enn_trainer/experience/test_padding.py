@@ -90,7 +90,7 @@ WAITS = {"defaults": 2, "memory of frames": 2, "no steps to learn from": 2}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
-def test_what_frames_between_episodes_show_changes_nothing(option: str) -> None:
+def test_frames_between_episodes_do_not_change_training(option: str) -> None:
     """Neither parameters nor moments, input statistics or metrics, to the bit."""
     waits, updates = WAITS.get(option, 1), 5 if option.startswith("no steps") else 3
     one, runs = train(*OPTIONS[option], waits=waits, steps=updates)
@@ -110,7 +110,7 @@ def test_what_frames_between_episodes_show_changes_nothing(option: str) -> None:
 
 
 @pytest.mark.slow
-def test_values_and_advantages_are_those_of_environments_that_reset_at_once() -> None:
+def test_padding_does_not_change_values_and_advantages() -> None:
     """For the same episodes and values; a last step that is cut off is bootstrapped alike."""
 
     def rollout(waits: int, steps: int) -> Rollout:
@@ -139,7 +139,7 @@ def test_values_and_advantages_are_those_of_environments_that_reset_at_once() ->
 
 
 @pytest.mark.slow
-def test_steps_count_frames_between_episodes_and_nothing_else_does() -> None:
+def test_only_steps_count_frames_between_episodes() -> None:
     state, runs = train(steps=1, waits=1)
     (rollout,) = runs.rollouts
     assert rollout.padding is not None
@@ -154,7 +154,7 @@ def test_steps_count_frames_between_episodes_and_nothing_else_does() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_saved_between_episodes_goes_on(tmp_path: Path) -> None:
+def test_run_saved_between_episodes_resumes(tmp_path: Path) -> None:
     """Also what it remembers: the next episode begins with nothing."""
     memory = ["net.memory=(of: frame)", "checkpoint.every_seconds=0"]
 

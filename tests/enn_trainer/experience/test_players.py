@@ -49,7 +49,7 @@ def of_frame(decisions: Decisions, frame: int) -> list[list[float]]:
     seed=st.integers(0, 1000),
     data=st.data(),
 )
-def test_frames_that_are_joined_and_taken_have_what_was_decided_in_them(
+def test_decisions_are_indexed_and_concatenated_with_their_frames(
     sizes: list[int], seed: int, data: st.DataObject
 ) -> None:
     pieces = [some_decisions(seed + i, size) for i, size in enumerate(sizes)]
@@ -70,7 +70,7 @@ def test_frames_that_are_joined_and_taken_have_what_was_decided_in_them(
 
 
 @torch.no_grad()
-def test_an_agent_decides_as_its_network_does_with_draws_of_the_environments() -> None:
+def test_agent_player_samples_like_its_network() -> None:
     net, (obs, batch) = network(0), frames_of(9)
     environments = np.arange(9) + 20
     draws = draw_uniforms(batch.actions, 3, environments, 7)
@@ -86,7 +86,7 @@ def test_an_agent_decides_as_its_network_does_with_draws_of_the_environments() -
 
 
 @torch.no_grad()
-def test_a_network_without_values_acts_and_its_values_are_not_numbers() -> None:
+def test_network_without_values_gives_nan() -> None:
     net, (_, batch) = network(0), frames_of(2)
     without = net(batch)._replace(values={})
     assert Decisions.of(without, batch).values.isnan().all()

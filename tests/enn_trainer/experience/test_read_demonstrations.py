@@ -11,11 +11,11 @@ import torch
 
 from enn_trainer import ConfigError
 from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
-from enn_trainer.experience.read_demonstrations import Reading, check_player, returns_of
+from enn_trainer.experience.read_demonstrations import RecordingReader, check_player, returns_of
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.record import recording_header
-from entity_env.recording.recording_format import PREFIX, RecordingError, Step, framed
+from entity_env.recording.recording_format import PREFIX, RecordedStep, RecordingError, framed
 from tests.enn_trainer.demonstrated import CutOff, Rearranged, Sorting, record
 from tests.enn_trainer.worlds import Clockwork
 
@@ -32,7 +32,7 @@ def read(
     player: str = "",
 ) -> Demonstrations:
     recordings = open_recordings([path])
-    reading = Reading(Sorting().obs_space(), 0.5, CPU, teacher_for, max_frames, who, player)
+    reading = RecordingReader(Sorting().obs_space(), 0.5, CPU, teacher_for, max_frames, who, player)
     shown = reading.read(recordings)
     assert shown is not None
     return shown
@@ -51,13 +51,13 @@ def test_returns_are_discounted_from_the_end_of_the_same_episode() -> None:
 
 
 @pytest.mark.parametrize("ending", ["truncated", "unfinished", "unknown"])
-def test_what_did_not_end_has_no_known_return(ending: str) -> None:
+def test_unfinished_episodes_have_no_returns(ending: str) -> None:
     assert np.isnan(returns_of(episode([1, 3, 2], ending), 0.5)).all()
     assert np.isnan(returns_of(episode([1, math.nan], "terminated"), 0.5)).all()
 
 
 @pytest.mark.slow
-def test_every_return_is_that_of_its_own_episode(tmp_path: Path) -> None:
+def test_returns_do_not_cross_episodes(tmp_path: Path) -> None:
     """The published loader gives the last reward of an episode to the next one."""
     shown = read(record(tmp_path / "rec"))
     left = shown.batch.features["__global__"].values[:, 0]
@@ -69,7 +69,7 @@ def test_every_return_is_that_of_its_own_episode(tmp_path: Path) -> None:
     assert read(record(tmp_path / "cut", world=CutOff, steps=FEW)).returns.isnan().all()
 
 
-def test_a_sub_sample_has_the_returns_of_all_steps(tmp_path: Path) -> None:
+def test_subsampled_recording_has_returns_over_all_steps(tmp_path: Path) -> None:
     shown = read(record(tmp_path / "rec", subsample=3))
     left = shown.batch.features["__global__"].values[:, 0]
     known = ~shown.returns.isnan()
@@ -78,7 +78,7 @@ def test_a_sub_sample_has_the_returns_of_all_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_files_in_another_order_of_names_are_the_same(tmp_path: Path) -> None:
+def test_order_of_names_in_files_does_not_matter(tmp_path: Path) -> None:
     """A position in a frame depends on the order of types, so actors and actees move with it."""
     one = read(record(tmp_path / "one", logits=True, steps=FEW), "kl")
     other_path = record(tmp_path / "other", world=Rearranged, logits=True, x=1, steps=FEW)
@@ -97,16 +97,16 @@ def test_files_in_another_order_of_names_are_the_same(tmp_path: Path) -> None:
     assert raw.values.max() > one.batch.actions["side"].actors.values.max()  # they did differ
 
 
-def test_several_files_are_one_after_the_other(tmp_path: Path) -> None:
+def test_several_files_are_concatenated(tmp_path: Path) -> None:
     one = record(tmp_path / "one", steps=FEW)
     other = record(tmp_path / "two", world=Rearranged, x=1, steps=9)
     recordings = open_recordings([one, other])
-    shown = Reading(Sorting().obs_space(), 0.5, CPU).read(recordings)
+    shown = RecordingReader(Sorting().obs_space(), 0.5, CPU).read(recordings)
     assert shown is not None
     assert len(shown) == len(read(one)) + len(read(other))
 
 
-def test_files_of_different_worlds_are_refused(tmp_path: Path) -> None:
+def test_files_of_different_environments_raise(tmp_path: Path) -> None:
     from entity_env import EnvList
     from entity_env.recording.record import RecordingVecEnv
 
@@ -119,13 +119,13 @@ def test_files_of_different_worlds_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_limit_bounds_what_is_read(tmp_path: Path) -> None:
+def test_max_frames_limits_reading(tmp_path: Path) -> None:
     path = record(tmp_path / "rec")
     assert 100 <= len(read(path, max_frames=100)) < 110
     assert len(read(path, max_frames=10**6)) == len(read(path))
 
 
-def test_frames_without_actors_are_known_and_can_be_left_out(tmp_path: Path) -> None:
+def test_frames_without_actors_can_be_dropped(tmp_path: Path) -> None:
     shown = read(record(tmp_path / "rec", steps=FEW))
     acting = shown.with_actors()
     assert 0 < len(acting) < len(shown)
@@ -134,9 +134,7 @@ def test_frames_without_actors_are_known_and_can_be_left_out(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("subsample", [1, 3])
-def test_choices_of_an_agent_are_left_out_where_a_file_says_who_chose(
-    tmp_path: Path, subsample: int
-) -> None:
+def test_choices_of_an_agent_are_excluded_by_who(tmp_path: Path, subsample: int) -> None:
     path = record(tmp_path / "rec", logits=True, says_who=True, subsample=subsample, steps=FEW)
     whole, own = read(path, "kl"), read(path, "kl", who="hand")
     who = [e.decisions.by_hand for e in Recording.open(path).episodes() if len(e.decisions)]
@@ -156,7 +154,7 @@ def test_choices_of_an_agent_are_left_out_where_a_file_says_who_chose(
 
 
 @pytest.mark.slow
-def test_a_file_that_does_not_say_who_chose_is_read_whole(tmp_path: Path) -> None:
+def test_files_without_by_hand_are_read_completely(tmp_path: Path) -> None:
     path = record(tmp_path / "rec", steps=FEW)
     own, whole = read(path, who="hand"), read(path)
     assert own.num_actors().sum() == whole.num_actors().sum()
@@ -166,7 +164,7 @@ def test_a_file_that_does_not_say_who_chose_is_read_whole(tmp_path: Path) -> Non
     assert read(path, who="hand").num_actors().sum() < read(path).num_actors().sum()
 
 
-def test_who_chose_has_to_fit_the_choices(tmp_path: Path) -> None:
+def test_by_hand_of_another_shape_raises(tmp_path: Path) -> None:
     fewer = Ragged(np.ones(1, np.bool_), np.array([1, *[0] * 15]))
     with pytest.raises(RecordingError, match=r"by_hand\['side'\]: expected booleans"):
         read(changed(tmp_path, by_hand={"side": sides(tmp_path)}))
@@ -177,7 +175,7 @@ def test_who_chose_has_to_fit_the_choices(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("player", ["", "a", "b"])
-def test_frames_of_one_player_have_the_returns_of_their_side(tmp_path: Path, player: str) -> None:
+def test_frames_of_a_player_have_returns_of_their_side(tmp_path: Path, player: str) -> None:
     """Differential: the frames of that player among those of a file that does not say who played.
 
     Here players even change in the middle of an episode, as where an opponent is lost.
@@ -201,12 +199,12 @@ def test_frames_of_one_player_have_the_returns_of_their_side(tmp_path: Path, pla
         assert np.array_equal(own.batch.actions[name].actors.lengths, acting.lengths)
 
 
-def test_a_limit_counts_the_frames_of_the_player(tmp_path: Path) -> None:
+def test_max_frames_counts_frames_of_the_player(tmp_path: Path) -> None:
     path = record(tmp_path / "rec", players=["", "a", "b", "c"])
     assert 100 <= len(read(path, max_frames=100, player="b")) < 110
 
 
-def test_a_person_beside_others_is_learnt_from(tmp_path: Path) -> None:
+def test_choices_of_a_person_among_agents_are_imitated(tmp_path: Path) -> None:
     """The choices of the person in the frames of the player, if a file says both."""
     path = record(tmp_path / "rec", steps=FEW, says_who=True, players=["", "a"])
     both, own = read(path, who="hand"), read(path)
@@ -214,7 +212,7 @@ def test_a_person_beside_others_is_learnt_from(tmp_path: Path) -> None:
     assert 0 < both.num_actors().sum() < own.num_actors().sum()
 
 
-def test_an_unknown_player_is_an_error_that_names_those_there_are(tmp_path: Path) -> None:
+def test_unknown_player_error_lists_the_players(tmp_path: Path) -> None:
     files = open_recordings([record(tmp_path / "rec", steps=3, players=["", "step-0"])]).values()
     for known in ("", "step-0"):
         check_player(known, files, "clone.player")
@@ -238,23 +236,23 @@ def changed(tmp_path: Path, of_step: dict[str, object] | None = None, **changes:
 
 def sides(tmp_path: Path) -> Ragged:
     (step,) = Recording.open(record(tmp_path / "sides", steps=1)).steps()
-    assert isinstance(step, Step)
+    assert isinstance(step, RecordedStep)
     return step.decisions.actions["side"]
 
 
-def test_choices_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+def test_unknown_choices_raise(tmp_path: Path) -> None:
     side = sides(tmp_path)
     actions = {"side": replace(side, values=side.values + 2)}
     with pytest.raises(RecordingError, match=r"changed: action .* expected a choice .* got"):
         read(changed(tmp_path, actions=actions))
 
 
-def test_missing_choices_are_refused(tmp_path: Path) -> None:
+def test_missing_choices_raise(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"'side': expected a choice of each of \d+ actors"):
         read(changed(tmp_path, actions={}))
 
 
-def test_choices_that_a_mask_forbids_are_refused(tmp_path: Path) -> None:
+def test_masked_choices_raise(tmp_path: Path) -> None:
     path = record(tmp_path / "rec", steps=1)
     (step,) = Recording.open(path).steps()
     masks = dict(step.decisions.obs.action_masks)
@@ -265,7 +263,7 @@ def test_choices_that_a_mask_forbids_are_refused(tmp_path: Path) -> None:
         read(changed(tmp_path, obs=replace(step.decisions.obs, action_masks=masks)))
 
 
-def test_steps_without_rewards_are_refused(tmp_path: Path) -> None:
+def test_steps_without_rewards_raise(tmp_path: Path) -> None:
     """The rewards before a step are not in a file that was begun in the middle of an episode."""
     later = {"step": np.full(16, 7), "terminated": np.ones(16, np.bool_)}
     with pytest.raises(RecordingError, match=r"changed: episode \d+: expected steps up to 0, .* 7"):

@@ -23,7 +23,7 @@ from entity_env import Action, CategoricalActionSpace, EnvList, Observation, Rag
 from entity_env.examples import Duel
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import RecordingVecEnv
-from entity_env.recording.recording_format import Step, records
+from entity_env.recording.recording_format import RecordedStep, records
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL, run_pool, run_small, weights
 from tests.enn_trainer.experience.fog import MEMORY, run
@@ -37,7 +37,7 @@ CAPTURE_EVAL = [*EVAL, "eval.capture_samples=evals.rec"]
 FRAMES = 6  # of one step of the environments of a rollout
 
 
-def steps_of(path: Path) -> list[Step]:
+def steps_of(path: Path) -> list[RecordedStep]:
     recording = Recording.open(path)
     assert recording.complete
     return list(recording.steps())
@@ -47,7 +47,7 @@ def run_steps(path: Path) -> list[int | None]:
     return [step.run_step for step in steps_of(path)]
 
 
-def assert_all_same(got: list[Step], expected: list[Step]) -> None:
+def assert_all_same(got: list[RecordedStep], expected: list[RecordedStep]) -> None:
     assert len(got) == len(expected)
     for one, other in zip(got, expected, strict=True):
         assert_same(one, other)
@@ -66,7 +66,7 @@ class Breaks(Meadow):
 
 
 @pytest.mark.slow
-def test_recording_does_not_change_what_is_learnt(tmp_path: Path) -> None:
+def test_recording_does_not_change_training(tmp_path: Path) -> None:
     plain = run_small(tmp_path / "plain", *EVAL)
     captured = run_small(tmp_path / "captured", *CAPTURE, *CAPTURE_EVAL)
     assert torch.equal(weights(plain), weights(captured))
@@ -74,7 +74,7 @@ def test_recording_does_not_change_what_is_learnt(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
-def test_recording_holds_all_that_a_rollout_does(tmp_path: Path) -> None:
+def test_recording_has_the_data_of_the_rollout(tmp_path: Path) -> None:
     """Of every kind of action and ending, also with several actors that select in one frame."""
     envs = EnvList(Meadow, 5)
     torch.manual_seed(0)
@@ -117,9 +117,7 @@ def test_recording_holds_all_that_a_rollout_does(tmp_path: Path) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("logits", [False, True])
-def test_a_watched_collector_leaves_the_bytes_that_the_wrapper_does(
-    tmp_path: Path, logits: bool
-) -> None:
+def test_recorder_and_wrapper_write_the_same_bytes(tmp_path: Path, logits: bool) -> None:
     """Differential: `RecordingVecEnv` is told by hand what the network said."""
     options: dict[str, Any] = {"subsample": 3, "seed": 4, "run": "mine", "keep_logits": logits}
     space, actions = Meadow().obs_space(), Meadow().action_space()
@@ -162,7 +160,7 @@ def test_a_watched_collector_leaves_the_bytes_that_the_wrapper_does(
 
 
 @pytest.mark.slow
-def test_a_sub_sample_does_not_depend_on_processes(tmp_path: Path) -> None:
+def test_subsample_does_not_depend_on_processes(tmp_path: Path) -> None:
     sampled = [*CAPTURE, "capture_samples_subsample=3"]
     run_small(tmp_path / "one", *sampled)
     run_small(tmp_path / "many", *sampled, "rollout.processes=2")
@@ -177,7 +175,7 @@ def test_a_sub_sample_does_not_depend_on_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_logits_are_kept_when_asked_for(tmp_path: Path) -> None:
+def test_logits_are_recorded_by_capture_logits(tmp_path: Path) -> None:
     run_small(tmp_path, "capture_samples=rollouts.rec", *CAPTURE_EVAL, "eval.capture_logits=false")
     for name in ("rollouts.rec", "evals.rec"):
         assert all(s.decisions.logits == {} for s in steps_of(tmp_path / name))
@@ -221,7 +219,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_against_a_pool_records_all_sides_and_who_played(pool: Path) -> None:
+def test_selfplay_recording_has_all_sides_and_players(pool: Path) -> None:
     steps = steps_of(pool / "pool.rec")
     assert [step.run_step for step in steps] == list(range(0, 576, 12)), "frames of the agent"
     for step in steps:
@@ -241,7 +239,7 @@ def test_a_run_against_a_pool_records_all_sides_and_who_played(pool: Path) -> No
         assert len({*episode.decisions.player}) == 1
 
 
-def test_frames_that_are_said_to_be_the_agents_are_those_that_it_learns_from(
+def test_recorded_agent_frames_are_the_trained_frames(
     tmp_path: Path,
 ) -> None:
     told: list[np.ndarray[Any, Any]] = []
@@ -264,7 +262,7 @@ def test_frames_that_are_said_to_be_the_agents_are_those_that_it_learns_from(
 
 
 @pytest.mark.slow
-def test_a_resumed_run_against_a_pool_records_the_same_bytes(pool: Path, tmp_path: Path) -> None:
+def test_resumed_selfplay_run_records_the_same_bytes(pool: Path, tmp_path: Path) -> None:
     """Its games go on with their players; steps that no save has are recorded again."""
     run = tmp_path / "run"
     run_pool(run, *OPPOSED, *STEADY, "total_timesteps=288")
@@ -279,7 +277,7 @@ def test_a_resumed_run_against_a_pool_records_the_same_bytes(pool: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_that_remembers_records_who_is_who(tmp_path: Path) -> None:
+def test_recurrent_run_records_identity(tmp_path: Path) -> None:
     """Rollouts and evaluations; a run that remembers no entity writes nothing of it."""
     for memory, expected in ((MEMORY, {"Scout", "Beast"}), ('net.memory=(of: "frame")', set())):
         folder = tmp_path / str(len(expected))
@@ -306,14 +304,14 @@ def steps_as_bytes(path: Path) -> bytes:
 
 
 @pytest.mark.slow
-def test_a_recording_of_a_run_against_a_pool_is_watched(pool: Path, tmp_path: Path) -> None:
+def test_selfplay_recording_can_be_watched(pool: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert enn(["watch", str(pool / "pool.rec"), "--out", str(page), "--episodes", "3"]) == 0
     assert len(read_replay(page).episodes) == 3
 
 
 @pytest.mark.slow
-def test_what_two_agents_say_is_put_together_frame_by_frame(tmp_path: Path) -> None:
+def test_decisions_of_two_agents_are_merged_by_frame(tmp_path: Path) -> None:
     """Also for a selection, whose choices are as many as there are others in the frame."""
     options = ["eval.steps=20", "eval.num_envs=7", "eval.opponent=random"]
     run_small(tmp_path, "total_timesteps=24", *CAPTURE_EVAL, *options)
@@ -335,7 +333,7 @@ def frames(rows: Any) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_a_path_lies_under_data_dir_and_its_folders_are_made(tmp_path: Path) -> None:
+def test_path_is_below_data_dir_and_folders_are_created(tmp_path: Path) -> None:
     elsewhere = tmp_path / "else" / "where.rec"
     run_small(
         tmp_path / "data", "capture_samples=a/b/c.rec", *EVAL, f"eval.capture_samples={elsewhere}"
@@ -345,7 +343,7 @@ def test_a_path_lies_under_data_dir_and_its_folders_are_made(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_where_its_save_was(tmp_path: Path) -> None:
+def test_resumed_run_truncates_the_recording_to_its_save(tmp_path: Path) -> None:
     """What came after the save is done again, so it must go, or it would be there twice."""
     where = {"checkpoint_dir": tmp_path / "run"}
     options = [*CAPTURE, *CAPTURE_EVAL]
@@ -369,7 +367,7 @@ def test_a_resumed_run_goes_on_where_its_save_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_over_can_be_started_again(tmp_path: Path) -> None:
+def test_finished_run_can_be_started_again(tmp_path: Path) -> None:
     where = {"checkpoint_dir": tmp_path / "run"}
     run_small(tmp_path, *CAPTURE, *CAPTURE_EVAL, **where)
     files = [tmp_path / "rollouts.rec", tmp_path / "evals.rec"]
@@ -381,7 +379,7 @@ def test_a_run_that_is_over_can_be_started_again(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_a_killed_run_leaves_all_updates_and_is_continued_by_the_same_command(
+def test_killed_run_is_continued_by_the_same_command(
     tmp_path: Path,
 ) -> None:
     command = [
@@ -422,7 +420,7 @@ def test_files_are_closed_when_a_run_fails(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", ["capture_samples", "eval.capture_samples"])
-def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, field: str) -> None:
+def test_existing_file_is_not_overwritten(tmp_path: Path, field: str) -> None:
     options = [*EVAL, f"{field}={tmp_path / 'file'}"]
     run_small(tmp_path, *options)
     before = (tmp_path / "file").read_bytes()
@@ -432,7 +430,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, field: str) -> 
 
 
 @pytest.mark.slow
-def test_a_file_in_which_nothing_is_recorded_as_yet_is_begun_anew(tmp_path: Path) -> None:
+def test_empty_recording_is_overwritten(tmp_path: Path) -> None:
     """As a process leaves it that is killed before the run is saved for the first time."""
     run_small(tmp_path / "other", *CAPTURE)
     settings = [*SMALL, *CAPTURE, f"data_dir={tmp_path}"]
@@ -452,9 +450,7 @@ def test_a_file_in_which_nothing_is_recorded_as_yet_is_begun_anew(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", ["folder", "text"])
-def test_what_cannot_be_recorded_to_is_refused_before_training(
-    tmp_path: Path, content: str
-) -> None:
+def test_unwritable_path_raises_before_training(tmp_path: Path, content: str) -> None:
     run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     if content == "folder":
         (tmp_path / "it").mkdir()
@@ -506,7 +502,7 @@ class OtherLabels(Meadow):
 
 
 @pytest.mark.slow
-def test_order_of_actions_does_not_keep_a_recording_from_going_on(tmp_path: Path) -> None:
+def test_recording_continues_with_another_order_of_actions(tmp_path: Path) -> None:
     folder = {"checkpoint_dir": tmp_path / "run"}
     run_small(tmp_path, "total_timesteps=48", *CAPTURE, *CAPTURE_EVAL, **folder)
     run_small(tmp_path, "total_timesteps=96", env=OtherActions, **folder)
@@ -514,7 +510,7 @@ def test_order_of_actions_does_not_keep_a_recording_from_going_on(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_recording_with_labels_in_another_order_is_not_mixed_up(tmp_path: Path) -> None:
+def test_recording_with_another_order_of_labels_is_not_continued(tmp_path: Path) -> None:
     folder = {"checkpoint_dir": tmp_path / "run"}
     run_small(tmp_path, "total_timesteps=48", *CAPTURE, **folder)
     before = (tmp_path / "rollouts.rec").read_bytes()
@@ -530,7 +526,7 @@ def meadow_of(config: Any, num_envs: int, processes: int, first: int) -> EnvList
 
 
 @pytest.mark.slow
-def test_evaluations_in_a_world_with_its_own_order_of_labels_go_on(tmp_path: Path) -> None:
+def test_recording_of_evaluations_with_another_order_of_labels_continues(tmp_path: Path) -> None:
     folder: dict[str, Any] = {"checkpoint_dir": tmp_path / "run", "env": meadow_of}
     run_small(tmp_path, "total_timesteps=48", *CAPTURE_EVAL, 'eval.env.id="other"', **folder)
     first = run_steps(tmp_path / "evals.rec")
@@ -542,7 +538,7 @@ def test_evaluations_in_a_world_with_its_own_order_of_labels_go_on(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_run_that_starts_from_a_save_elsewhere_needs_a_file_of_its_own(tmp_path: Path) -> None:
+def test_run_from_another_save_needs_another_file(tmp_path: Path) -> None:
     """It has the file's name in its configuration, but the other run may go on as well."""
     run_small(tmp_path, "total_timesteps=48", *CAPTURE, checkpoint_dir=tmp_path / "run")
     before = (tmp_path / "rollouts.rec").read_bytes()
@@ -558,7 +554,7 @@ def test_a_run_that_starts_from_a_save_elsewhere_needs_a_file_of_its_own(tmp_pat
 
 
 @pytest.mark.slow
-def test_capture_that_is_switched_on_at_resume_begins_there(tmp_path: Path) -> None:
+def test_capture_enabled_at_resume_starts_there(tmp_path: Path) -> None:
     run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
     run_small(tmp_path, *CAPTURE, checkpoint_dir=tmp_path / "run")
     assert run_steps(tmp_path / "rollouts.rec") == list(range(48, 72, FRAMES))
@@ -573,8 +569,6 @@ def test_capture_that_is_switched_on_at_resume_begins_there(tmp_path: Path) -> N
         ([*CAPTURE, *EVAL, "eval.capture_samples=./rollouts.rec"], "another file"),
     ],
 )
-def test_settings_of_capture_that_do_not_apply_are_refused(
-    overrides: list[str], message: str
-) -> None:
+def test_unused_capture_settings_raise(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _ = StateManager(overrides=overrides).config

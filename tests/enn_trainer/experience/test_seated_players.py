@@ -22,7 +22,7 @@ from tests.entity_env.duel_bots import Greedy
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [SeatedPlayers, JointPlayers])
-def test_agents_that_share_environments_decide_as_they_do_alone(kind: type[SeatedPlayers]) -> None:
+def test_seated_players_choose_as_they_do_alone(kind: type[SeatedPlayers]) -> None:
     nets, (obs, batch) = [network(seed) for seed in range(3)], frames_of(10)
     seats = {AGENT: [0, 3, 7], "second": [], "third": [1, 2, 4, 5, 6, 8, 9]}
     names = ["" if i in seats[AGENT] else "third" for i in range(10)]
@@ -46,13 +46,13 @@ def test_agents_that_share_environments_decide_as_they_do_alone(kind: type[Seate
     learner = nets[0].values(own)["value"].flatten()
     assert torch.equal(players.values(own, np.array(seats[AGENT])), learner)
     players.seat(["third"] * 10)  # as games begin after the step
-    frames, decisions = players.learnt_from(batch, together)
+    frames, decisions = players.select_learnt(batch, together)
     assert frames.num_frames == len(decisions.values) == 3
     assert torch.equal(decisions.values, together.values[seats[AGENT]])
 
 
 @torch.no_grad()
-def test_a_lineup_names_the_players_of_each_game_of_a_match() -> None:
+def test_lineup_has_the_players_of_each_game() -> None:
     asked: list[tuple[int, int]] = []
 
     def lineup(match: int, game: int) -> Sequence[str]:
@@ -81,7 +81,7 @@ def test_a_lineup_names_the_players_of_each_game_of_a_match() -> None:
     assert sorted(asked) == [(8 + i, game) for i in range(4) for game in range(games[i] + 1)]
 
 
-def test_an_opponent_has_the_environments_of_odd_index() -> None:
+def test_opponent_plays_in_environments_of_odd_index() -> None:
     of_three = against("other", 3)
     assert of_three(0, 5) == [AGENT, "other", AGENT]
     assert of_three(1, 0) == ["other", AGENT, "other"]
@@ -89,7 +89,7 @@ def test_an_opponent_has_the_environments_of_odd_index() -> None:
     assert [alone(match, 0) for match in range(2)] == [[AGENT], ["other"]]
 
 
-def test_games_of_bots_have_seeds_of_environment_and_number() -> None:
+def test_bot_seeds_depend_on_environment_and_game() -> None:
     envs = EnvList(Duel, 4)
     spaces = Spaces.of(envs)
     seated, alone = (BotPlayer(Greedy, 3, spaces.obs_space, spaces, sides=2) for _ in range(2))

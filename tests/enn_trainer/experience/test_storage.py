@@ -73,14 +73,12 @@ def assert_equal(one: RaggedTensor, other: RaggedTensor) -> None:
     seed=st.integers(0, 1000),
     worth_writing=st.sampled_from([1, 500, 2000, 10**6]),
 )
-def test_all_frames_are_what_joining_them_says(
-    sizes: list[int], seed: int, worth_writing: int
-) -> None:
+def test_storage_equals_concatenation(sizes: list[int], seed: int, worth_writing: int) -> None:
     """However often they are written, and whichever steps have masks."""
     batches = [random_frames(seed + i, size, columns=2) for i, size in enumerate(sizes)]
     said = [said_about(batch, seed + i) for i, batch in enumerate(batches)]
     kept = RolloutStorage(sum(sizes))
-    with mock.patch.object(storage, "_WORTH_WRITING", worth_writing):
+    with mock.patch.object(storage, "_MIN_WRITE_BYTES", worth_writing):
         for batch, out in zip(batches, said, strict=True):
             kept.add(batch, out)
     (batch, decisions), expected = kept.take(), EntityBatch.cat(batches)
@@ -104,7 +102,7 @@ def test_all_frames_are_what_joining_them_says(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="says what is in memory")
-def test_a_rollout_takes_less_than_twice_its_data() -> None:
+def test_storage_takes_less_than_twice_the_data() -> None:
     """Also while it is collected. Joined at its end, this one took 3.8 times its data."""
     what = {"num_envs": 512, "num_units": 64, "num_entities": 3_000_000}
     script = [str(ROOT / "benchmarks/scaling_measure.py"), json.dumps(["memory", what])]
@@ -114,10 +112,10 @@ def test_a_rollout_takes_less_than_twice_its_data() -> None:
     assert found["data_mb"] * 0.5 < found["peak_mb"] < found["data_mb"] * 2
 
 
-def test_frames_that_grow_are_moved_seldom() -> None:
+def test_growing_frames_are_rarely_reallocated() -> None:
     """The space for what is to come follows from what came."""
     frames = [RaggedTensor(torch.full((t,), t), np.array([t])) for t in range(1, 101)]
-    rows = storage._Rows(frames[0], 100)
+    rows = storage._GrowingTensor(frames[0], 100)
     moved = [rows.all().values.data_ptr()]
     for frame in frames[1:]:
         rows.append(frame)
@@ -126,9 +124,9 @@ def test_frames_that_grow_are_moved_seldom() -> None:
     assert len(set(moved)) < 12
 
 
-def test_frames_of_one_size_are_never_moved() -> None:
+def test_frames_of_one_size_are_never_reallocated() -> None:
     frame = RaggedTensor(torch.zeros(7), np.array([7]))
-    rows = storage._Rows(frame, 50)
+    rows = storage._GrowingTensor(frame, 50)
     places = [rows.all().values.data_ptr()]
     for _ in range(49):
         rows.append(frame)

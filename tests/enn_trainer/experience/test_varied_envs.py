@@ -30,7 +30,7 @@ def drawn(tmp_path: Path, *settings: str) -> list[dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_arguments_are_the_same_in_any_number_of_processes(tmp_path: Path) -> None:
+def test_arguments_do_not_depend_on_processes(tmp_path: Path) -> None:
     one, two = (drawn(tmp_path, VARY, f"rollout.processes={n}") for n in (1, 2))
     assert one == two
     tag = "parameters/max_mines"
@@ -38,7 +38,7 @@ def test_arguments_are_the_same_in_any_number_of_processes(tmp_path: Path) -> No
     assert one[2] == {f"{tag}.mean": 7, f"{tag}.min": 7, f"{tag}.max": 7}
 
 
-def test_arguments_that_cannot_vary_are_named(tmp_path: Path) -> None:
+def test_arguments_that_cannot_vary_raise(tmp_path: Path) -> None:
     for setting, problem in [
         ('env.vary.max_mine="1"', "env.vary: .*did you mean max_mines"),
         ('env.vary.max_mines="int 9 1"', "env.vary.max_mines: character 7"),
@@ -57,12 +57,12 @@ class Sized(Minefield):
 
 def test_arguments_that_vary_need_a_default_value(tmp_path: Path) -> None:
     settings = ["env.kwargs={}", 'env.vary.size="1"', f"data_dir={tmp_path}"]
-    expected = "env.kwargs: missing .* 'size'; .*; one that varies needs a default value"
+    expected = "env.kwargs: missing .* 'size'; .*; a varied argument needs a default value"
     with pytest.raises(ConfigError, match=expected):
         Trainer(StateManager(overrides=settings), Sized)
 
 
-def test_options_of_gymnasium_worlds_vary(tmp_path: Path) -> None:
+def test_options_of_gymnasium_environments_vary(tmp_path: Path) -> None:
     fall = FromGymnasium.of(Fall, options=["gravity"], height=2.0)
     settings = [*SETTINGS, "rollout.processes=1", f"data_dir={tmp_path}"]
     vary = 'env.vary.gravity="uniform 1 20"'
@@ -77,9 +77,7 @@ def test_options_of_gymnasium_worlds_vary(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_recordings_of_rollouts_have_the_arguments_by_episode(
-    tmp_path: Path, processes: int
-) -> None:
+def test_recordings_have_the_arguments_of_each_episode(tmp_path: Path, processes: int) -> None:
     settings = [*SETTINGS, SHORT, VARY, f"rollout.processes={processes}", "capture_samples=a.rec"]
     manager = StateManager(checkpoint_dir=tmp_path / "run", overrides=settings)
     with Trainer(manager, Minefield) as trainer:

@@ -33,7 +33,7 @@ from enn_trainer.checkpoints.run_lock import LOCK
 from enn_trainer.checkpoints.state import init_train_state
 from enn_trainer.cli import run as enn
 from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
-from enn_trainer.experience.read_demonstrations import Reading
+from enn_trainer.experience.read_demonstrations import RecordingReader
 from enn_trainer.run.clone import CloningStopped, run_epochs
 from enn_trainer.runtime.execution import ExecutionContext
 from entity_env import Observation
@@ -87,13 +87,13 @@ def cloned(expert: Path) -> CloneResult:
 
 
 @pytest.mark.slow
-def test_a_clone_does_what_was_done(cloned: CloneResult) -> None:
+def test_cloning_reproduces_the_recorded_choices(cloned: CloneResult) -> None:
     accuracy = score_kept(cloned).accuracy
     assert accuracy.keys() == {"side", "pick"}
     assert min(accuracy.values()) > 0.95
 
 
-def test_kl_learns_what_was_done(expert: Path) -> None:
+def test_kl_loss_reproduces_the_recorded_choices(expert: Path) -> None:
     """Masks lead to no NaN, although the published loss is NaN as soon as anything is masked."""
     result = clone(expert, config("clone.loss=kl", "clone.epochs=3", "clone.lr=0.03"), say=quiet)
     assert min(score_kept(result).accuracy.values()) > 0.95
@@ -102,7 +102,7 @@ def test_kl_learns_what_was_done(expert: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_done_at_random_cannot_be_cloned(tmp_path: Path) -> None:
+def test_random_choices_cannot_be_cloned(tmp_path: Path) -> None:
     """A control: the same frames, with choices that do not follow from them."""
     path = record(tmp_path / "rec", steps=STEPS, at_random=True)
     result = clone(path, config(*LEARNS), say=quiet)
@@ -170,7 +170,7 @@ def frames_alone(path: Path, player: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("player", ["", "step-0"])
-def test_the_frames_of_a_player_and_no_others_are_cloned(league: Path, player: str) -> None:
+def test_only_frames_of_the_selected_player_are_cloned(league: Path, player: str) -> None:
     """Those of the agent by default; to the bit as from a file that holds no others."""
     few = config("clone.epochs=1")
     own = clone(league, config("clone.epochs=1", f"clone.player={player}"), say=quiet)
@@ -197,7 +197,7 @@ def test_the_command_clones_a_player(
         assert torch.equal(saved[name], tensor), name
 
 
-def test_what_a_person_played_is_cloned(tmp_path: Path) -> None:
+def test_choices_of_a_person_are_cloned(tmp_path: Path) -> None:
     """It holds no probabilities."""
     path = tmp_path / "played.rec"
     typed = iter(["1"] * 1000)
@@ -235,21 +235,21 @@ def test_the_test_is_without_dropout_and_gradients(
     assert seen == {(True, True), (False, False)}
 
 
-def test_fewer_frames_than_a_batch_and_none_to_test_on_are_enough(tmp_path: Path) -> None:
+def test_fewer_frames_than_a_batch_and_no_test_frames_are_enough(tmp_path: Path) -> None:
     path = record(tmp_path / "rec", steps=1, num_envs=3)
     said: list[str] = []
     result = clone(path, config("clone.test_fraction=0"), say=said.append)
     assert result.epochs == 12
     assert result.test is None
-    assert "no episode to test on: no early stopping, the last weights are kept" in said
+    assert "no test episodes: no early stopping, the last weights are kept" in said
     with pytest.raises(
-        ConfigError, match=r"expected episodes to train on .* lower clone\.test_frac"
+        ConfigError, match=r"expected episodes with choices to train on.* lower clone\.test_frac"
     ):
         clone(path, config("clone.test_fraction=0.999999"), say=quiet)
 
 
 @pytest.mark.slow
-def test_the_best_weights_are_kept_and_patience_ends(tmp_path: Path) -> None:
+def test_the_best_weights_are_kept_with_early_stopping(tmp_path: Path) -> None:
     """What was done at random can be learnt by heart, which makes it worse elsewhere."""
     path = record(tmp_path / "rec", steps=20, at_random=True)
     said: list[str] = []
@@ -272,7 +272,7 @@ def read_part(path: Path, settings: Any, of_test: bool) -> Demonstrations:
     recordings = open_recordings([path])
     seed = derive_seed(settings.seed, "clone split")
     parts = {p: r.split(settings.clone.test_fraction, seed)[of_test] for p, r in recordings.items()}
-    reading = Reading(recordings[path].obs_space, 1.0, torch.device("cpu"))
+    reading = RecordingReader(recordings[path].obs_space, 1.0, torch.device("cpu"))
     read = reading.read(parts)
     assert read is not None
     return read
@@ -288,7 +288,7 @@ def test_a_clone_is_a_function_of_recording_and_configuration(few: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_size_of_a_pass_changes_nothing(few: Path) -> None:
+def test_results_do_not_depend_on_the_microbatch_size(few: Path) -> None:
     short = ("clone.epochs=1", "net.resid_pdrop=0.1", "optim.name=SGD", "clone.lr=0.1")
     whole = clone(few, config(*short), say=quiet)
     for limit in ("optim.micro_bs=7", "optim.max_entities=20"):
@@ -296,7 +296,7 @@ def test_the_size_of_a_pass_changes_nothing(few: Path) -> None:
         torch.testing.assert_close(weights(whole), weights(pieces), rtol=1e-4, atol=1e-5, msg=limit)
 
 
-def test_statistics_of_the_input_are_of_what_is_trained_on(expert: Path) -> None:
+def test_input_statistics_are_of_the_training_frames(expert: Path) -> None:
     settings = config("clone.epochs=1")
     result = clone(expert, settings, say=quiet)
     things = read_part(expert, settings, of_test=False).batch.features["thing"].values.double()
@@ -351,20 +351,20 @@ def with_workers() -> Any:
 def test_a_folder_with_a_run_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     path = record(tmp_path / "rec", steps=4)
     clone(path, config("clone.epochs=1"), tmp_path / "run", say=quiet)
-    with pytest.raises(CheckpointError, match="expected a folder for a new run, it has saves"):
+    with pytest.raises(CheckpointError, match="expected a folder for a new run, got one"):
         clone(path, config(), tmp_path / "run", say=pytest.fail)
 
 
-def test_nobody_else_begins_a_run_in_the_folder_of_a_clone(tmp_path: Path) -> None:
+def test_the_folder_of_a_clone_is_locked(tmp_path: Path) -> None:
     path, run_dir = record(tmp_path / "rec", steps=4), tmp_path / "run"
     run_dir.mkdir()
-    with RunDir(run_dir).lock(), pytest.raises(CheckpointError, match="expected a run that nobody"):
+    with RunDir(run_dir).lock(), pytest.raises(CheckpointError, match="run that is not locked"):
         clone(path, config("clone.epochs=1"), run_dir, say=quiet)
     refused = []
 
     def begin_there(line: str) -> None:
         if (run_dir / LOCK).read_text() and line.startswith("epoch"):
-            with pytest.raises(CheckpointError, match="nobody trains"), RunDir(run_dir).lock():
+            with pytest.raises(CheckpointError, match="is not locked"), RunDir(run_dir).lock():
                 pass
             refused.append(line)
 
@@ -375,22 +375,20 @@ def test_nobody_else_begins_a_run_in_the_folder_of_a_clone(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("step", [0, 7])
-def test_a_clone_is_not_taken_for_a_save_that_was_written_meanwhile(
-    step: int, tmp_path: Path
-) -> None:
+def test_a_clone_does_not_overwrite_a_save_written_meanwhile(step: int, tmp_path: Path) -> None:
     path, run_dir = record(tmp_path / "rec", steps=4), tmp_path / "run"
 
     def write(line: str) -> None:
         if line.startswith("epoch"):
             writer.save(run_dir, step, {"a": b"b"}, "of somebody else")
 
-    with pytest.raises(CheckpointError, match="expected a folder for a new run, it has saves"):
+    with pytest.raises(CheckpointError, match="expected a folder for a new run, got one"):
         clone(path, config("clone.epochs=1"), run_dir, say=write)
     (saved,) = RunDir(run_dir).saved_paths()
     assert checkpoint.verify(saved).manifest["why"] == "of somebody else"
 
 
-def test_a_loss_that_is_no_number_names_epoch_and_batch(expert: Path) -> None:
+def test_a_loss_that_is_not_finite_names_epoch_and_batch(expert: Path) -> None:
     with pytest.raises(NotFiniteError, match=r"epoch 1, batch 2 of \d+: the loss is .*clone\.lr"):
         clone(expert, config("clone.lr=1e30"), say=quiet)
 
@@ -409,7 +407,7 @@ def test_weights_that_are_not_finite_are_not_saved(
     assert [path.name for path in run_dir.iterdir()] == [LOCK]
 
 
-def test_a_test_loss_that_is_no_number_names_the_epoch(expert: Path) -> None:
+def test_a_test_loss_that_is_not_finite_names_the_epoch(expert: Path) -> None:
     settings = config("clone.lr=1e15", "clone.epochs=1", "clone.bs=100000")
     with pytest.raises(NotFiniteError, match=r"epoch 1: expected a finite test loss, got .*lr"):
         clone(expert, settings, say=quiet)
@@ -442,7 +440,7 @@ class Won(Sorting):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [Large, Won])
-def test_what_is_done_is_learnt_whatever_the_rewards_are(tmp_path: Path, world: Any) -> None:
+def test_cloning_is_independent_of_rewards(tmp_path: Path, world: Any) -> None:
     """Else the value's error fills the clipped gradient, and says which weights are the best."""
     path = record(tmp_path / "rec", steps=STEPS, world=world)
     result = clone(path, config(*LEARNS, "ppo.gamma=0.99"), say=quiet)
@@ -485,7 +483,7 @@ def test_a_long_test_can_be_stopped_and_the_best_so_far_is_kept(expert: Path, te
 
 
 @pytest.mark.slow
-def test_frames_without_a_known_return_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_frames_without_a_known_return_are_excluded_and_counted(tmp_path: Path) -> None:
     said: list[str] = []
     path = record(tmp_path / "rec", steps=STEPS, world=CutOff)
     result = clone(path, config(*LEARNS), say=said.append)
@@ -516,7 +514,7 @@ def test_interrupting_saves_the_best_so_far(expert: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_the_command_clones_and_says_what_is_next(
+def test_the_command_clones_and_prints_the_next_command(
     expert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = str(tmp_path / "run")
@@ -524,11 +522,11 @@ def test_the_command_clones_and_says_what_is_next(
     out = capsys.readouterr().out
     assert "epoch 2/2  left 0s  loss" in out
     assert f"enn resume {run_dir} env.id=...\n" in out
-    assert "env.id=... must name the world of the recordings" in out
+    assert "env.id=... must name the environment of the recordings" in out
     assert "env.id=MoveToOrigin" not in out  # the default, which is another world
 
 
-def test_what_is_next_names_the_world_if_it_is_the_recorded_one(
+def test_the_next_command_names_the_recorded_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, run_dir = tmp_path / "played.rec", str(tmp_path / "run")
@@ -540,7 +538,7 @@ def test_what_is_next_names_the_world_if_it_is_the_recorded_one(
     assert "must name" not in out
 
 
-def test_what_is_next_can_be_typed_where_a_file_has_the_world(
+def test_the_next_command_works_with_an_environment_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -550,12 +548,12 @@ def test_what_is_next_can_be_typed_where_a_file_has_the_world(
     assert enn([*short, "data_dir=.", "--checkpoint-dir", "run"]) == 0
     _, _, after = capsys.readouterr().out.rpartition("next:\n")
     line, note = after.splitlines()
-    assert "it is not known whether plain.py:Plain is that" in note
+    assert "plain.py:Plain was not checked" in note
     assert enn(shlex.split(line)[1:]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_pipe_that_is_closed_ends_the_printing_alone(expert: Path, tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_only_the_printing(expert: Path, tmp_path: Path) -> None:
     """Such as of enn clone ... | head -1."""
     settings = [*SMALL, "clone.epochs=1", "clone.max_frames=100"]
     settings += ["--checkpoint-dir", str(tmp_path / "run")]
@@ -590,7 +588,7 @@ def test_environment_variables_are_settings(
 
 
 @pytest.mark.slow
-def test_a_limit_that_leaves_no_actors_is_named(tmp_path: Path) -> None:
+def test_a_limit_without_actors_is_reported(tmp_path: Path) -> None:
     path = record(tmp_path / "rec", world=LateWork)
     with pytest.raises(ConfigError, match=r"got none; raise clone\.max_frames$"):
         clone(path, config("clone.max_frames=1"), say=quiet)
@@ -613,7 +611,7 @@ class LateWork(Sorting):
         return obs
 
 
-def test_nothing_is_made_for_a_recording_that_is_not_there(tmp_path: Path) -> None:
+def test_nothing_is_created_for_a_missing_recording(tmp_path: Path) -> None:
     assert enn(["clone", "none.rec", "--checkpoint-dir", str(tmp_path / "run")]) == 2
     assert not (tmp_path / "run").exists()
 
@@ -634,17 +632,17 @@ MISTAKES: Mapping[str, Callable[[str], list[str]]] = {
         *[rec, "clone.epochs=0", "--checkpoint-dir", "run"]
     ],
     "did you mean clone.epochs": lambda rec: [rec, "clone.epoch=1", "--checkpoint-dir", "run"],
-    "bc: expected none while cloning": lambda rec: [
+    "bc: expected none for cloning": lambda rec: [
         *[rec, f"bc.path={rec}", "--checkpoint-dir", "run"]
     ],
-    "--config: expected a configuration file": lambda rec: [
+    "--config: expected a file": lambda rec: [
         *[rec, "--config", "none.ron", "--checkpoint-dir", "run"]
     ],
 }
 
 
 @pytest.mark.parametrize("message", MISTAKES)
-def test_mistakes_are_one_line(
+def test_invalid_arguments_are_reported_in_one_line(
     message: str,
     expert: Path,
     tmp_path: Path,
@@ -660,7 +658,7 @@ def test_mistakes_are_one_line(
 
 def test_help_lists_the_settings_of_cloning(capsys: pytest.CaptureFixture[str]) -> None:
     assert enn(["clone", "--hps-info", "clone.patience"]) == 0
-    assert "Stop after so many epochs" in capsys.readouterr().out
+    assert "Stop after this many consecutive epochs" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ def ray() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("env", "settings"), [(Minefield, OPTIONS["memory"]), (Duel, ["rollout.num_envs=10"])]
 )
-def test_environments_on_a_cluster_are_saved_for_one_process_that_goes_on_with_the_same_bits(
+def test_a_run_on_a_cluster_resumes_in_one_process_bit_for_bit(
     ray: Any, tmp_path: Path, env: Any, settings: list[str]
 ) -> None:
     (expected,) = run(1, env, settings)
@@ -71,7 +71,7 @@ def test_a_cluster_that_is_too_small_for_the_workers_of_all_ranks_is_refused(ray
     assert failure(settings).startswith(f"rollout.ray: {message} {size:g}; add hosts")
 
 
-def test_evaluations_elsewhere_have_the_metrics_and_best_saves_of_one_process(
+def test_remote_evaluations_have_the_metrics_and_best_saves_of_one_process(
     ray: Any, tmp_path: Path
 ) -> None:
     def evaluated(size: int) -> list[tuple[Any, ...]]:
@@ -110,7 +110,7 @@ def assert_gone(processes: list[int]) -> None:
         time.sleep(0.1)
 
 
-def test_ranks_join_a_cluster_that_is_given_or_share_one_of_their_own(
+def test_ranks_join_a_given_cluster_or_start_a_shared_one(
     ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = ray.get_runtime_context().gcs_address
@@ -142,7 +142,7 @@ def test_a_killed_rank_ends_all_and_they_resume_on_another_cluster_with_the_same
 
 
 @pytest.mark.usefixtures("_without_token")
-def test_a_failure_of_the_rank_that_started_the_cluster_is_named_by_the_other() -> None:
+def test_a_failure_of_the_rank_that_started_the_cluster_is_reported_by_the_other() -> None:
     lines, processes = on_ray("rank 0 raises", "--checkpoint-dir", "run")
     assert "failed, saved run/step-000000000056" in lines
     assert re.search("error: rank 1 .* rank 0 .* failed with ValueError: no such thing", lines)
@@ -150,7 +150,7 @@ def test_a_failure_of_the_rank_that_started_the_cluster_is_named_by_the_other() 
 
 
 @pytest.mark.usefixtures("_without_token")
-def test_a_head_that_goes_away_ends_all_ranks_with_a_save_of_the_last_update() -> None:
+def test_a_lost_cluster_head_ends_all_ranks_with_a_save_of_the_last_update() -> None:
     long = "total_timesteps=10000000"
     lines, _ = on_ray("the head goes away", "--checkpoint-dir", "run", long)
     assert re.search(r"rollout\.ray: the head of the cluster at 127\.0\.0\.1:\d+ is gone", lines)

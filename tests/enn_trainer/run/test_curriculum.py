@@ -103,7 +103,7 @@ def progress_of(manager: StateManager) -> Mapping[str, LessonProgress]:
 
 
 @pytest.mark.slow
-def test_a_lesson_begins_once_the_agent_is_good_enough_at_the_one_before(
+def test_a_stage_begins_once_the_previous_stage_is_mastered(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     watched, state = run(tmp_path, taught(SHORT, LONG), updates=6)
@@ -120,7 +120,7 @@ def test_a_lesson_begins_once_the_agent_is_good_enough_at_the_one_before(
 
 
 @pytest.mark.slow
-def test_only_episodes_that_began_in_the_lesson_count(tmp_path: Path) -> None:
+def test_only_episodes_that_began_in_the_stage_count(tmp_path: Path) -> None:
     """Those that go on over a change, and over ends of rollouts, have the arguments of before."""
     long = 'name: "{}", vary: {{"max_steps": "{}"}}'
     lessons = [long.format("a", 40) + f', until: ["step >= {PER_UPDATE}"]', long.format("b", 3)]
@@ -138,7 +138,7 @@ LEVELS = ['name: "easy", vary: {"level": "0"}', 'name: "hard", vary: {"level": "
 @pytest.mark.parametrize(
     "bound", ["win.mean >= 0.9", "win.min >= 1", "episodic_reward.mean >= 0.9"]
 )
-def test_a_lesson_does_not_end_because_short_episodes_end_first(tmp_path: Path, bound: str) -> None:
+def test_a_stage_does_not_end_because_short_episodes_end_first(tmp_path: Path, bound: str) -> None:
     """Those that win do so at once, and the others lose 40 steps later."""
     lessons = taught(f'{LEVELS[0]}, until: ["{bound}"], episodes: 5', LEVELS[1])
     watched, state = run(tmp_path, lessons, env=Uneven, updates=6)
@@ -151,9 +151,7 @@ def test_a_lesson_does_not_end_because_short_episodes_end_first(tmp_path: Path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [[], ["rollout.processes=2"]])
-def test_rounds_that_are_under_way_are_resumed_to_the_bit(
-    tmp_path: Path, settings: list[str]
-) -> None:
+def test_unfinished_rounds_resume_bit_for_bit(tmp_path: Path, settings: list[str]) -> None:
     lessons = taught(f'{LEVELS[0]}, until: ["win.mean >= 0.5"], episodes: 9', LEVELS[1])
     both = [*TINY, lessons, "total_timesteps=576", 'stop=["win.mean >= 2"]', *settings]
     one = go(tmp_path / "one", Uneven, *both)
@@ -170,7 +168,7 @@ def test_rounds_that_are_under_way_are_resumed_to_the_bit(
 
 
 @pytest.mark.slow
-def test_arguments_are_those_of_the_lesson_in_which_an_episode_begins(tmp_path: Path) -> None:
+def test_arguments_are_drawn_from_the_stage_at_the_start_of_an_episode(tmp_path: Path) -> None:
     watched, _ = run(tmp_path, taught(LATER, lesson("b", "2")))
     pairs = [pair for ended in watched.ended for pair in ended]
     assert {*pairs} == {(0.0, 1.0), (1.0, 2.0)}
@@ -180,7 +178,7 @@ def test_arguments_are_those_of_the_lesson_in_which_an_episode_begins(tmp_path: 
 
 
 @pytest.mark.slow
-def test_lessons_are_decided_by_evaluations_which_stand_still(tmp_path: Path) -> None:
+def test_stages_advance_by_evaluations_with_fixed_arguments(tmp_path: Path) -> None:
     until = ', until: ["eval/opened.mean >= 0"]'
     settings = [taught(lesson("a", "1", until), lesson("b", "9")), *EVAL, "total_timesteps=240"]
     settings += ['eval.env.vary.length="int 2 3"', "eval.deterministic=true"]
@@ -200,7 +198,7 @@ def test_lessons_are_decided_by_evaluations_which_stand_still(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_lessons_of_one_curriculum_can_be_decided_by_those_of_another(tmp_path: Path) -> None:
+def test_a_curriculum_can_depend_on_the_stage_of_another(tmp_path: Path) -> None:
     """Of one that comes before or after it in the settings."""
     other = 'lessons: [(name: "x", vary: {"keys": "2"}, until: ["step >= 48"]), '
     other += '(name: "y", vary: {"keys": "3"})]'
@@ -213,7 +211,7 @@ def test_lessons_of_one_curriculum_can_be_decided_by_those_of_another(tmp_path: 
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_only_the_end_of_a_run_asks_for_decides_nothing(tmp_path: Path) -> None:
+def test_an_extra_evaluation_at_the_end_does_not_advance_stages(tmp_path: Path) -> None:
     until = ', until: ["eval/opened.mean >= 0"]'
     lessons = taught(lesson("a", "1", until), lesson("b", "9"))
     settings = [*TINY, lessons, *EVAL, "eval.run_on_first_step=false"]
@@ -224,7 +222,7 @@ def test_an_evaluation_that_only_the_end_of_a_run_asks_for_decides_nothing(tmp_p
 
 
 @pytest.mark.slow
-def test_a_way_back(tmp_path: Path) -> None:
+def test_a_stage_can_go_back(tmp_path: Path) -> None:
     back = f', back: ["lesson_step >= {2 * PER_UPDATE}"]'
     first = lesson("a", "1", f', until: ["lesson_step >= {PER_UPDATE}"]')
     watched, state = run(tmp_path, taught(first, lesson("b", "2", back)), updates=7)
@@ -233,7 +231,7 @@ def test_a_way_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_review_has_its_share_and_does_not_count(tmp_path: Path) -> None:
+def test_review_episodes_have_a_share_and_do_not_count(tmp_path: Path) -> None:
     lessons = [
         lesson("a", "1", ', until: ["step >= 48"]'),
         lesson("b", "2", ', until: ["step >= 96"]'),
@@ -250,7 +248,7 @@ def test_review_has_its_share_and_does_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_ramp_equals_its_lessons_written_out(tmp_path: Path) -> None:
+def test_a_ramp_equals_explicit_stages(tmp_path: Path) -> None:
     rest = ', until: ["opened.mean >= 0.3"], back: ["opened.mean <= 0.1"], episodes: 9'
     ramp = f'name: "wider", ramp: {{"length": ["int 1 1", "int 2 6"]}}, count: 3{rest}'
     written = [lesson("wider 1", "int 1 1", rest.replace(', back: ["opened.mean <= 0.1"]', ""))]
@@ -300,7 +298,7 @@ def straight_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[StateManager
         *((1, -PER_UPDATE, 2, 3), (2, 0, 1, 2)),
     ],
 )
-def test_a_resumed_run_equals_one_that_went_straight_on(
+def test_a_resumed_curriculum_equals_an_uninterrupted_one(
     straight_run: tuple[StateManager, Path],
     tmp_path: Path,
     change: int,
@@ -328,7 +326,7 @@ def test_a_resumed_run_equals_one_that_went_straight_on(
 @pytest.mark.parametrize(
     ("restart", "stops"), [("false", [(1, -144), (2, 0)]), ("true", [(2, -144)])]
 )
-def test_a_run_with_a_pool_and_memory_resumes_over_changes_of_lessons(
+def test_a_run_with_a_pool_and_memory_resumes_across_stages(
     tmp_path: Path, restart: str, stops: list[tuple[int, int]]
 ) -> None:
     """The world is made anew for each episode, and a lesson is decided by the rating."""
@@ -359,7 +357,7 @@ def test_a_run_with_a_pool_and_memory_resumes_over_changes_of_lessons(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [Forgetful, Stateless])
-def test_episodes_of_worlds_without_state_begin_anew_in_the_right_lesson(
+def test_episodes_without_saved_state_restart_in_the_current_stage(
     tmp_path: Path, env: Any
 ) -> None:
     settings = [*TINY, taught(LATER, lesson("b", "5")), "total_timesteps=288"]
@@ -372,7 +370,7 @@ def test_episodes_of_worlds_without_state_begin_anew_in_the_right_lesson(
 
 
 @pytest.mark.slow
-def test_an_update_that_fails_leaves_lessons_as_they_were(tmp_path: Path) -> None:
+def test_a_failed_update_does_not_change_stages(tmp_path: Path) -> None:
     class Fails(Callback):
         def on_rollout_end(self, trainer: Any, rollout: Any) -> None:
             if trainer.state.step == PER_UPDATE and not self.has_failed:
@@ -405,7 +403,7 @@ class Lopsided(Duel):
 
 
 @pytest.mark.slow
-def test_in_matches_against_a_pool_the_seats_of_the_agent_count_alone(tmp_path: Path) -> None:
+def test_only_seats_of_the_agent_count_in_matches_against_a_pool(tmp_path: Path) -> None:
     squads = [f'name: "{n}", vary: {{"squad": "{n}"}}' for n in (1, 2)]
     lessons = taught(squads[0] + ', until: ["side.mean >= 2", "selfplay/elo >= 0"]', squads[1])
     pool = [*POOL, f"data_dir={tmp_path}", "selfplay.share=1", "selfplay.sides=[1]", "optim.bs=32"]
@@ -425,14 +423,14 @@ def test_in_matches_against_a_pool_the_seats_of_the_agent_count_alone(tmp_path: 
     assert progress.newest["selfplay/elo"] == trainer.metrics["selfplay/elo"]
 
 
-def test_sides_of_a_match_have_the_same_lesson(tmp_path: Path) -> None:
+def test_sides_of_a_match_have_the_same_stage(tmp_path: Path) -> None:
     lessons = taught('name: "a", vary: {"squad": "int 1 3"}', more="")
     watched, _ = run(tmp_path, lessons, env=Duel, updates=4)
     assert watched.of("episodes")[-1] > 0
 
 
 @pytest.mark.slow
-def test_a_lesson_can_cut_off_running_episodes(tmp_path: Path) -> None:
+def test_a_new_stage_can_cut_off_running_episodes(tmp_path: Path) -> None:
     long = 'name: "{}", vary: {{"max_steps": "{}"}}'
     lessons = [long.format("a", 40) + f', until: ["step >= {PER_UPDATE}"]', long.format("b", 3)]
     still = 'env.kwargs={"max_mines": 0, "width": 9000}'
@@ -441,7 +439,7 @@ def test_a_lesson_can_cut_off_running_episodes(tmp_path: Path) -> None:
     assert watched.of("episodes") == [0, 12, 30]
 
 
-def test_set_parameters_leaves_arguments_of_curricula_alone(tmp_path: Path) -> None:
+def test_set_parameters_refuses_arguments_of_curricula(tmp_path: Path) -> None:
     manager = StateManager(overrides=[*TINY, taught(SHORT, LONG), f"data_dir={tmp_path}"])
     with Trainer(manager, Locks) as trainer:
         trainer.set_parameters({"keys": "2"})
@@ -502,28 +500,31 @@ def test_settings_of_a_resumed_run_and_set_parameters_do_not_set_an_argument_twi
         (taught(lesson("a", "int 1")), r"curricula\['c'\].lessons\[0\].vary.length: character 6: "),
         (taught('name: "a", vary: {"lenght": "1"}'), r"curricula\['c'\]: .*did you mean length"),
         (taught(lesson("a", "1")) + '|env.kwargs={"length": 3}', "not in env.kwargs, got length"),
-        (taught(lesson("a", "1")) + '|env.vary.length="3"', "length, as in env.vary"),
+        (taught(lesson("a", "1")) + '|env.vary.length="3"', "length, also in env.vary"),
         (
             f'{taught(lesson("a", "1"))[:-1]}, "d": (lessons: [({lesson("a", "1")})])}}',
-            r"curricula\['d'\]: .* got length, as in curricula\['c'\]",
+            r"curricula\['d'\]: .* got length, also in curricula\['c'\]",
         ),
         (
             taught(SHORT, 'name: "b", vary: {"keys": "2"}'),
-            r"lessons\[1\]: expected the arguments of the first lesson, length, got keys",
+            r"lessons\[1\]: expected the arguments of the first stage, length, got keys",
         ),
-        (taught(SHORT, SHORT), "expected each name once, got 'short' twice"),
-        (taught(LONG, SHORT), r"lessons\[0\].until: expected bounds at which the next"),
-        (taught(SHORT, lesson("b", "1", ', until: ["step >= 1"]')), "none in the last lesson"),
-        (taught(lesson("a", "1", ', back: ["step >= 1"]')), "none in the first lesson"),
+        (taught(SHORT, SHORT), "expected unique names, got 'short' twice"),
+        (taught(LONG, SHORT), r"lessons\[0\].until: expected conditions to start the next"),
+        (taught(SHORT, lesson("b", "1", ', until: ["step >= 1"]')), "none in the last stage"),
+        (taught(lesson("a", "1", ', back: ["step >= 1"]')), "none in the first stage"),
         (taught(lesson("a", "1", ', until: ["step > 1"]'), LONG), r"until\[0\]: expected a metric"),
         (
             taught('name: "r", ramp: {"length": ["1", "int 1 2"]}, count: 2, until: ["step >= 1"]'),
             r"ramp.length: expected two samplers of the same kind and form, got '1' and 'int 1 2'",
         ),
-        (taught('name: "r", ramp: {"length": ["1"]}, count: 2'), "the first and the last sampler"),
+        (
+            taught('name: "r", ramp: {"length": ["1"]}, count: 2'),
+            "expected two samplers, the first and",
+        ),
         (taught('name: "r", ramp: {"length": ["1", "2"]}'), "count: expected the number of"),
         (taught('name: "r"'), "vary, ramp: expected one of them, got neither"),
-        (taught(lesson("a", "1", ", count: 3")), "count: expected a ramp, which it is for"),
+        (taught(lesson("a", "1", ", count: 3")), "count: expected a ramp, got none"),
         (taught(lesson("a", "int 3 1")), "character 7: expected a bound of at least 3"),
         (taught(lesson("a", "choice 1:0 2:0")), "weights that are all 0"),
         (
@@ -531,11 +532,11 @@ def test_settings_of_a_resumed_run_and_set_parameters_do_not_set_an_argument_twi
             "review: expected a number from 0 to|below 1",
         ),
         (taught(lesson("a", "1", ', until: ["eval/x >= 1"]'), LONG), "expected evaluations for"),
-        ('curricula={"a/b": (lessons: [])}', "lessons: expected 1 to 1000 lessons, got 0"),
-        (taught(LONG, name="a/b"), "names that can be printed, without '/', got 'a/b'"),
+        ('curricula={"a/b": (lessons: [])}', "lessons: expected 1 to 1000 stages, got 0"),
+        (taught(LONG, name="a/b"), "expected printable names without '/', got 'a/b'"),
     ],
 )
-def test_bad_input_is_one_line_before_time_is_spent(
+def test_invalid_curricula_are_reported_in_one_line_at_the_start(
     tmp_path: Path, setting: str, problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem) as error:
@@ -543,12 +544,12 @@ def test_bad_input_is_one_line_before_time_is_spent(
     assert "\n" not in str(error.value)
 
 
-def test_worlds_whose_arguments_cannot_vary_are_refused(tmp_path: Path) -> None:
+def test_environments_without_varying_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"curricula\['c'\]: expected an argument of Meadow"):
         run(tmp_path, taught(LONG), env=Meadow, updates=0)
 
 
-def test_arguments_that_the_world_refuses_are_named_when_an_episode_begins(tmp_path: Path) -> None:
+def test_arguments_refused_by_the_environment_are_reported(tmp_path: Path) -> None:
     later = lesson("b", "0")
     with pytest.raises(InvalidSampler, match=r"episode .*Locks does not take {'length': 0}: "):
         run(tmp_path, taught(LATER, later))
@@ -565,7 +566,7 @@ def test_metrics_that_are_not_finite_end_the_run(tmp_path: Path) -> None:
         run(tmp_path, taught(SHORT, LONG), "env.validate=false", env=Infinite)
 
 
-def test_a_metric_that_never_comes_is_told_once(
+def test_a_metric_that_is_never_logged_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unknown = lesson("a", "1", ', until: ["opend.mean >= 1"]')
@@ -576,7 +577,7 @@ def test_a_metric_that_never_comes_is_told_once(
 
 
 @pytest.mark.slow
-def test_changed_lessons_are_told_on_resume(
+def test_changed_stages_are_reported_on_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lessons = [LATER, lesson("b", "2")]
@@ -589,8 +590,9 @@ def test_changed_lessons_are_told_on_resume(
     capsys.readouterr()
     go(tmp_path, Locks, taught(*changed, more, more=", review: 0.5"), "total_timesteps=240")
     text = capsys.readouterr().out
-    expected = "c: added new, z; left out first; changed b; review 0.0 -> 0.5"
+    expected = "c: added new, z; removed first; changed b; review 0.0 -> 0.5"
     assert f"changed from the save: curricula: {expected}" in text
     assert lessons_in(tmp_path)[4:] == [1]
-    with pytest.raises(ConfigError, match="expected 'b' among them, the lesson that the run is in"):
+    message = "expected 'b', the current lesson of the run, among them"
+    with pytest.raises(ConfigError, match=message):
         go(tmp_path, Locks, taught(more), "total_timesteps=288")

@@ -65,7 +65,7 @@ def test_two_ranks_on_gpus_learn_the_bits_of_one_process(settings: list[str]) ->
 @pytest.mark.parametrize(
     "settings", [[], ["net.memory=(of: frame)", "ppo.seq_len=4"], ["net.precision=bfloat16"]]
 )
-def test_a_run_that_is_stopped_and_resumed_on_a_gpu_has_the_bits_of_the_straight_one(
+def test_a_resumed_run_on_a_gpu_equals_the_uninterrupted_run(
     settings: list[str],
 ) -> None:
     folder = ["--checkpoint-dir", "run"]
@@ -76,7 +76,7 @@ def test_a_run_that_is_stopped_and_resumed_on_a_gpu_has_the_bits_of_the_straight
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_sums_of_rows_on_gpus_are_those_of_one_process(ranks: int) -> None:
+def test_sums_of_rows_on_gpus_equal_those_of_one_process(ranks: int) -> None:
     """Of one rank also by nccl, which needs a GPU for each rank."""
     done = run(*TORCHRUN, str(ranks), str(EXCHANGES))
     assert done.returncode == 0, done.stderr
@@ -84,7 +84,7 @@ def test_sums_of_rows_on_gpus_are_those_of_one_process(ranks: int) -> None:
     assert done.stdout.count(f"by nccl {has_each} is fine") == ranks
 
 
-def test_a_rank_that_is_out_of_memory_is_named_with_sizes_and_ends_all() -> None:
+def test_a_rank_out_of_memory_is_reported_with_sizes_and_ends_all() -> None:
     done = run(*TORCHRUN, "2", str(PROGRAM), *SMALL, "--no-save", OUT_OF_MEMORY="1")
     assert done.returncode != 0
     why = "CUDA out of memory. Tried to allocate 1048576.00 GiB"
@@ -94,11 +94,11 @@ def test_a_rank_that_is_out_of_memory_is_named_with_sizes_and_ends_all() -> None
     assert re.search(rf"^error: rank 1: {why}", done.stderr, re.MULTILINE)
 
 
-def test_a_rank_without_a_gpu_is_named() -> None:
+def test_a_rank_without_a_gpu_is_reported() -> None:
     hides = "import os, runpy, sys; sys.argv[:] = sys.argv[1:]\n"
     hides += 'if os.environ["RANK"] == "1": os.environ["CUDA_VISIBLE_DEVICES"] = ""\n'
     hides += 'runpy.run_path(sys.argv[0], run_name="__main__")'
     command = [*TORCHRUN, "2", "--no-python", sys.executable, "-c", hides]
     done = run(*command, str(PROGRAM), *SMALL, "--no-save")
     assert done.returncode != 0
-    assert "rank 1: device: expected that of rank 0, 'cuda', got 'cpu'" in done.stderr
+    assert "rank 1: device: expected the value of rank 0, 'cuda', got 'cpu'" in done.stderr

@@ -127,7 +127,7 @@ def wait_until_there(folder: Path, processes: Sequence["subprocess.Popen[str]"])
 
 
 @pytest.mark.slow
-def test_a_link_that_is_down_for_some_seconds_changes_no_bit(
+def test_a_short_network_outage_changes_no_result(
     hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -145,9 +145,7 @@ def test_a_link_that_is_down_for_some_seconds_changes_no_bit(
 
 
 @pytest.mark.slow
-def test_a_link_that_stays_down_ends_both_which_name_each_other(
-    hosts: Hosts, tmp_path: Path
-) -> None:
+def test_a_permanent_network_outage_ends_both_ranks(hosts: Hosts, tmp_path: Path) -> None:
     with ranks(hosts, tmp_path, "scale.timeout_s=6") as processes:
         wait_until_there(tmp_path, processes)
         hosts.set_link("down")

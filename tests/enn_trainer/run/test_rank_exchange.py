@@ -69,7 +69,7 @@ def test_a_signal_to_any_rank_ends_all_at_one_update_saved_once() -> None:
 
 
 @pytest.mark.slow
-def test_an_update_that_one_rank_abandons_is_discarded_in_all(
+def test_an_update_abandoned_by_one_rank_is_discarded_in_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("enn_trainer.runtime.interrupt.GRACE_S", 0.0)
@@ -97,7 +97,7 @@ def test_an_update_that_one_rank_abandons_is_discarded_in_all(
 
 
 @pytest.mark.slow
-def test_a_save_that_one_rank_requests_is_one_of_all() -> None:
+def test_a_save_requested_by_one_rank_is_made() -> None:
     for _, callback in trained(2, lambda trainer: trainer.save()):
         assert callback.saves == ["step-000000000056", "step-000000000168"]
 
@@ -133,7 +133,7 @@ def test_an_error_of_one_rank_ends_all() -> None:
     assert sorted(ended) == ["RankError", "RankError", "ZeroDivisionError"]
 
 
-def test_the_others_are_told_of_an_error_while_one_rank_begins() -> None:
+def test_an_error_at_the_start_of_one_rank_reaches_the_others() -> None:
     class Broken(Minefield):
         def __init__(self) -> None:
             if current_group().rank == 1:
@@ -169,7 +169,7 @@ def errors_after(change: Callable[[RunningTrainer], object]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_ranks_whose_parameters_differ_are_named() -> None:
+def test_ranks_with_different_parameters_are_reported() -> None:
     def change(trainer: RunningTrainer) -> None:
         next(trainer.state.agent.parameters()).data.add_(1)
 
@@ -178,23 +178,23 @@ def test_ranks_whose_parameters_differ_are_named() -> None:
     assert messages[0].startswith("rank 1: expected the parameters of rank 0 after step 112")
 
 
-def test_a_rank_that_draws_arguments_from_other_samplers_is_named() -> None:
+def test_a_rank_with_other_samplers_is_reported() -> None:
     messages = errors_after(lambda trainer: trainer.set_parameters({"max_mines": "1"}))
-    expected = "rank 1: set_parameters: expected that of rank 0, {}, got {'max_mines': '1'}"
+    expected = "rank 1: set_parameters: expected the value of rank 0, {}, got {'max_mines': '1'}"
     assert messages == [expected] * 2
 
 
-def test_a_rank_with_other_settings_is_named() -> None:
+def test_a_rank_with_other_settings_is_reported() -> None:
     message = failure([], of_rank=lambda rank: ["optim.lr=0.1"] if rank == 1 else [])
-    assert message == "rank 1: settings: expected that of rank 0, [], got ['optim.lr=0.1']"
+    assert message == "rank 1: settings: expected the value of rank 0, [], got ['optim.lr=0.1']"
 
 
-def test_a_rank_without_the_initial_weights_of_others_is_named() -> None:
+def test_a_rank_without_the_same_init_from_is_reported() -> None:
     """It would learn input statistics from its first frames, with the others."""
 
     def work(group: Group) -> None:
         manager = StateManager(overrides=SMALL, init_from="a-save" if group.leads else None)
-        with pytest.raises(RankError, match="rank 1: parts of --init-from: expected that of"):
+        with pytest.raises(RankError, match="rank 1: parts of --init-from: expected the value of"):
             Trainer(manager, Minefield)
 
     in_ranks(2, work)
@@ -203,7 +203,12 @@ def test_a_rank_without_the_initial_weights_of_others_is_named() -> None:
 @pytest.mark.parametrize(
     ("settings", "env", "size", "message"),
     [
-        (["scale.shards=2"], Minefield, 3, "scale.shards: expected at least the 3 ranks, got 2"),
+        (
+            ["scale.shards=2"],
+            Minefield,
+            3,
+            "scale.shards: expected at least 3, the number of ranks",
+        ),
         (
             ["scale=()", "rollout.num_envs=1", "optim.bs=8"],
             Minefield,
@@ -218,7 +223,7 @@ def test_a_rank_without_the_initial_weights_of_others_is_named() -> None:
         ),
     ],
 )
-def test_what_ranks_cannot_do_is_refused_in_one_line(
+def test_invalid_numbers_of_shards_are_refused_in_one_line(
     settings: list[str], env: Any, size: int, message: str
 ) -> None:
     assert failure(settings, env, size).startswith(message)

@@ -13,7 +13,7 @@ from enn_trainer.base.group import Group
 from enn_trainer.tracking import track
 from entity_env.examples import Duel, Minefield
 from entity_env.recording.read_recording import Recording
-from entity_env.recording.recording_format import Step
+from entity_env.recording.recording_format import RecordedStep
 from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.experience.fog import MEMORY
 from tests.enn_trainer.numbers_world import Targets
@@ -67,7 +67,7 @@ def run(
     return Path(folder, "a.rec").read_bytes()
 
 
-def steps_of(file: str) -> list[Step]:
+def steps_of(file: str) -> list[RecordedStep]:
     recording = Recording.open(Path(file))
     assert recording.complete
     return [*recording.steps()]
@@ -91,7 +91,7 @@ RUNS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_any_number_of_ranks_records_the_bytes_of_one_process(name: str) -> None:
+def test_any_number_of_ranks_records_the_same_bytes(name: str) -> None:
     env, settings = RUNS[name]
     expected = run(1, "1", env, settings)
     for size in (2, 3, 4) if name in ("frames", "league") else (3,):
@@ -116,7 +116,7 @@ def test_any_number_of_ranks_records_the_bytes_of_one_process(name: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lessons", "subsample", "league"])
-def test_a_run_resumed_with_other_numbers_of_ranks_leaves_the_same_file(name: str) -> None:
+def test_a_run_resumed_with_another_number_of_ranks_records_the_same_file(name: str) -> None:
     env, settings = RUNS[name]
     expected = run(1, "straight", env, settings)
     recorded = b""
@@ -128,7 +128,7 @@ def test_a_run_resumed_with_other_numbers_of_ranks_leaves_the_same_file(name: st
 
 
 @pytest.mark.slow
-def test_episodes_that_begin_anew_after_a_resume_are_numbered_as_in_one_process() -> None:
+def test_episodes_restarted_by_a_resume_are_numbered_as_in_one_process() -> None:
     """Those of a world that has no state to save."""
     for size in (1, 1, 1):
         expected = run(size, "straight", Meadow, SMALL, one=True)
@@ -205,7 +205,7 @@ def test_new_episodes_after_an_error_have_new_numbers() -> None:
     assert np.diff([step.episode.max() for step in steps_of("3/a.rec")]).max() >= 7
 
 
-def test_a_file_that_rank_0_cannot_take_is_an_error_in_all_ranks() -> None:
+def test_a_file_refused_by_rank_0_is_an_error_in_all_ranks() -> None:
     Path("run").mkdir()
     Path("run/a.rec").write_text("mine")
 
@@ -219,7 +219,7 @@ def test_a_file_that_rank_0_cannot_take_is_an_error_in_all_ranks() -> None:
 
 
 @pytest.mark.slow
-def test_only_rank_0_makes_files() -> None:
+def test_only_rank_0_creates_files() -> None:
     evals = ["eval.interval=60", "eval.steps=5", "eval.num_envs=3", "eval.processes=1"]
     settings = [*SMALL, *evals, "eval.capture_samples=evals.rec"]
     run(1, "1", Minefield, settings)
@@ -234,7 +234,7 @@ def test_only_rank_0_makes_files() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, signal.SIGKILL])
-def test_ranks_of_torchrun_record_what_one_process_does(number: int) -> None:
+def test_ranks_of_torchrun_record_the_same_bytes_as_one_process(number: int) -> None:
     """Also if one is killed, and all of them begin again."""
     settings = [*SMALL, *CAPTURE, "capture_samples_subsample=2", "checkpoint.every_seconds=0"]
     folder = ["--checkpoint-dir", "ranks", "--resume-or-start"]

@@ -44,7 +44,7 @@ def test_gradients_in_slices_give_the_same_bits(monkeypatch: pytest.MonkeyPatch)
     """Those of large networks, which are not sent whole."""
     (expected,) = run(1, Minefield, ["total_timesteps=56"])
     whole = run(2, Minefield, ["total_timesteps=56"])
-    monkeypatch.setattr(exchange, "_MOST_GATHERED", 0)
+    monkeypatch.setattr(exchange, "_MAX_GATHERED_BYTES", 0)
     for size in (2, 3, 4):
         assert run(size, Minefield, ["total_timesteps=56"]) == [expected] * size
     assert whole == [expected] * 2
@@ -66,7 +66,7 @@ def test_frames_between_episodes_give_the_same_bits(option: str) -> None:
 
 
 @pytest.mark.slow
-def test_cloning_beside_learning_gives_the_same_bits(tmp_path: Path) -> None:
+def test_auxiliary_cloning_gives_the_same_bits(tmp_path: Path) -> None:
     recorded = ["capture_samples=shown.rec", "scale.shards=1", "data_dir=."]
     run(1, Minefield, recorded, tmp_path / "shown")
     path = tmp_path / "shown" / "shown.rec"
@@ -74,7 +74,7 @@ def test_cloning_beside_learning_gives_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_with_other_demonstrations_are_named(tmp_path: Path) -> None:
+def test_ranks_with_other_demonstrations_are_reported(tmp_path: Path) -> None:
     for rank in range(2):
         recorded = ["capture_samples=shown.rec", "scale.shards=1", "data_dir=.", f"seed={rank}"]
         run(1, Minefield, recorded, tmp_path / f"{rank}")
@@ -91,13 +91,13 @@ def test_ranks_with_other_demonstrations_are_named(tmp_path: Path) -> None:
 
     in_ranks(2, work)
     for message in messages:
-        assert message.startswith("rank 1: demonstrations: expected that of rank 0")
+        assert message.startswith("rank 1: demonstrations: expected the value of rank 0")
     assert len(messages) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [Duel, Targets, Camp])
-def test_every_kind_of_world_gives_the_same_bits(env: Any) -> None:
+def test_every_kind_of_environment_gives_the_same_bits(env: Any) -> None:
     assert_equal(env, ["rollout.num_envs=10"], sizes=(2, 4))
 
 

@@ -66,7 +66,7 @@ def assert_equal(
 
 
 @pytest.mark.slow
-def test_any_number_of_ranks_measures_the_same_bits() -> None:
+def test_any_number_of_ranks_evaluates_to_the_same_bits() -> None:
     varied = EnvConfig("{}", "Minefield", vary={"max_mines": "int 0 6", "max_steps": "int 3 9"})
     suites = {
         "greedy": EvalSuiteConfig(deterministic=True, episodes=9),
@@ -95,7 +95,7 @@ def test_any_number_of_ranks_measures_the_same_bits() -> None:
 
 
 @pytest.mark.slow
-def test_matches_are_shared_out_as_a_whole_with_bots_and_pools() -> None:
+def test_whole_matches_are_distributed_with_bots_and_pools() -> None:
     Path("bots.py").write_text(DICING)
     evaluations = {
         "bot": EvalConfig(episodes=14, num_envs=10, opponent="bots.py:Dicing"),
@@ -111,13 +111,13 @@ def test_matches_are_shared_out_as_a_whole_with_bots_and_pools() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [Minefield, Duel])
-def test_an_agent_with_memory_is_measured_by_the_same_bits(env: Any) -> None:
+def test_an_agent_with_memory_is_evaluated_to_the_same_bits(env: Any) -> None:
     memory = [*SMALL, "net.memory=(of: frame)", "ppo.seq_len=4", "rollout.num_envs=10"]
     assert_equal(env, memory, {"episodes": EvalConfig(steps=20, num_envs=8)}, sizes=(3,))
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_number_that_is_not_one_of_whole_matches_is_refused_in_every_number_of_ranks(
+def test_a_number_without_whole_matches_is_refused_for_any_number_of_ranks(
     size: int,
 ) -> None:
     settings = [*SMALL, "rollout.num_envs=10"]
@@ -132,7 +132,7 @@ SAVED = [
 
 
 @pytest.mark.slow
-def test_best_saves_are_those_of_one_process() -> None:
+def test_best_saves_equal_those_of_one_process() -> None:
     def work(group: Group | None = None) -> TrainResult:
         folder = "one" if group is None else "ranks"
         with Trainer(StateManager(overrides=SAVED, checkpoint_dir=folder), Minefield) as trainer:
@@ -150,15 +150,15 @@ def test_best_saves_are_those_of_one_process() -> None:
 def play_late(evaluator: RunEvaluator, config: TrainConfig, *_: Any) -> None:
     """Let rank 0 play evaluations of `eval.ray` as other processes do, in this one."""
     if config.eval is not None and config.eval.ray is not None and evaluator.group.leads:
-        evaluator.elsewhere = LatePlayer()
+        evaluator.remote = LatePlayer()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["capture_samples=e.rec", "capture_replays=true", "ray=auto"])
-def test_what_is_recorded_or_played_elsewhere_is_up_to_rank_0_with_the_same_bits(
+def test_recorded_or_remote_evaluations_run_on_rank_0_with_the_same_bits(
     setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enn_trainer.run.trainer.play_elsewhere", play_late)
+    monkeypatch.setattr("enn_trainer.run.trainer.use_remote_evaluator", play_late)
     settings = [*SMALL, SHORT, "eval.episodes=5", "eval.num_envs=4", "total_timesteps=56"]
 
     def work(group: Group | None = None) -> TrainResult:
@@ -197,12 +197,12 @@ class WaitingEvaluation(LateEvaluation):
 def play_waiting(evaluator: RunEvaluator, *_: Any) -> None:
     """Let rank 0 play evaluations by a `WaitingPlayer`."""
     if evaluator.group.leads:
-        evaluator.elsewhere = WaitingPlayer()
+        evaluator.remote = WaitingPlayer()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 2])
-def test_others_hear_of_rank_0_while_it_waits_for_evaluations(
+def test_rank_0_sends_heartbeats_while_waiting_for_evaluations(
     lag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a save waits, so that they do not give rank 0 up."""
@@ -215,7 +215,7 @@ def test_others_hear_of_rank_0_while_it_waits_for_evaluations(
         return exchange(group, data, phase)
 
     monkeypatch.setattr("enn_trainer.base.group.ALIVE_S", 0.0)
-    monkeypatch.setattr("enn_trainer.run.trainer.play_elsewhere", play_waiting)
+    monkeypatch.setattr("enn_trainer.run.trainer.use_remote_evaluator", play_waiting)
     monkeypatch.setattr(ThreadGroup, "exchange", exchanged)
     settings = [*SMALL, SHORT, "eval.steps=2", "eval.interval=56", "eval.ray=auto"]
     settings += [f"eval.lag={lag}", "total_timesteps=112", "checkpoint.every_seconds=0"]
@@ -268,7 +268,7 @@ def test_a_signal_to_a_rank_ends_the_evaluation_of_all(monkeypatch: pytest.Monke
     assert max(in_third_step(signalled, 100_000, work)) < 10
 
 
-def test_a_signal_that_comes_last_is_one_of_all() -> None:
+def test_a_late_signal_reaches_all_ranks() -> None:
     """In the last step of rank 1, when others may have taken all of theirs."""
 
     def work(trainer: Trainer, group: Group, taken: list[float]) -> tuple[int, bool, Any]:
@@ -279,7 +279,7 @@ def test_a_signal_that_comes_last_is_one_of_all() -> None:
 
 
 @pytest.mark.slow
-def test_an_error_of_a_rank_is_told_to_all_who_can_go_on() -> None:
+def test_a_recoverable_error_of_a_rank_reaches_all() -> None:
     def fail(trainer: Any) -> None:
         raise ConfigError("of the world")
 
@@ -311,7 +311,7 @@ def evals_of(folder: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_ranks_of_torchrun_share_evaluations_out() -> None:
+def test_ranks_of_torchrun_distribute_evaluations() -> None:
     done = run_ranks("torch_run", *SAVED, "--checkpoint-dir", "ranks")
     assert done.returncode == 0, done.stderr
     with Trainer(StateManager(overrides=SAVED, checkpoint_dir="one"), Minefield) as trainer:

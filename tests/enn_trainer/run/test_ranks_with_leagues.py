@@ -64,7 +64,7 @@ def test_leagues_have_the_same_members_seats_and_results(settings: list[str]) ->
     "settings",
     [["net.memory=(of: frame)", "ppo.seq_len=2"], [*AGAINST_COUNTING]],
 )
-def test_running_games_go_on_in_another_number_of_ranks(
+def test_running_games_continue_with_another_number_of_ranks(
     tmp_path: Path, settings: list[str]
 ) -> None:
     Path("bots.py").write_text(COUNTING)

@@ -14,7 +14,7 @@ from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.seated_players import AGENT
 from enn_trainer.selfplay.league import League, Member
 from enn_trainer.selfplay.league_players import LeaguePlayers
-from enn_trainer.selfplay.seating import Seating
+from enn_trainer.selfplay.seating import PoolLineups
 from entity_env.examples import Duel, Xor
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, tracked
 
@@ -70,7 +70,7 @@ def test_steps_are_the_frames_of_the_agent() -> None:
 
 
 @pytest.mark.slow
-def test_the_copy_before_the_first_update_plays_and_others_follow() -> None:
+def test_the_first_snapshot_plays_and_others_follow() -> None:
     watch = Watch()
     manager = run(None, f"total_timesteps={4 * FRAMES}", callbacks=[watch])
     league = manager.state.parts["league"]
@@ -97,7 +97,7 @@ def test_members_never_change() -> None:
 
 
 @pytest.mark.slow
-def test_without_a_share_the_run_is_that_without_the_section() -> None:
+def test_a_share_of_zero_equals_a_run_without_selfplay() -> None:
     plain = [setting for setting in SMALL if not setting.startswith("selfplay")]
     one = StateManager(overrides=[*plain, "total_timesteps=576"])
     train(one, Duel)
@@ -107,7 +107,7 @@ def test_without_a_share_the_run_is_that_without_the_section() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_of_opponents_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_of_opponents_are_not_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rewards of opponents may be anything: the agent is the same to the bit."""
     results = []
     for poison in (False, True):
@@ -148,7 +148,7 @@ def act(env: Any, actions: Any, shown: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_episode_metrics_are_of_the_agent_alone() -> None:
+def test_episode_metrics_are_only_of_the_agent() -> None:
     watch = Watch()
     run(None, f"total_timesteps={5 * FRAMES}", "selfplay.share=1", "optim.bs=36", callbacks=[watch])
     for rollout in watch.rollouts:
@@ -179,7 +179,7 @@ def test_the_agent_takes_each_seat_equally_often() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "choose"), [(1, 1, "uniform"), (1, 1, "pfsp"), (2, 2, "pfsp")]
 )
-def test_a_resumed_run_is_the_run_that_went_on(
+def test_a_resumed_run_equals_the_uninterrupted_run(
     tmp_path: Path, before: int, after: int, choose: str
 ) -> None:
     """Running games and their opponents included, across snapshots and members that left."""
@@ -233,7 +233,7 @@ def test_a_failed_update_changes_neither_league_nor_seats() -> None:
         trainer.step()
         trainer.step()
         seating = parts["players"]
-        assert isinstance(seating, Seating)
+        assert isinstance(seating, PoolLineups)
         assert (seating.games > 0).all()
 
 
@@ -244,7 +244,7 @@ def num_games(league: League) -> int:
 
 
 @pytest.mark.slow
-def test_a_game_that_a_lost_worker_cut_off_has_no_result() -> None:
+def test_a_game_of_a_lost_worker_has_no_result() -> None:
     workers = ["rollout.processes=2", "rollout.recover=truncate"]
     manager = StateManager(overrides=[*SMALL, *workers, "total_timesteps=100000"])
     with Trainer(manager, Duel) as trainer:
@@ -278,8 +278,8 @@ def test_a_matchmaker_replaces_the_weights() -> None:
     assert manager.state.parts["league"].members[0].score > 0
 
 
-def test_settings_that_do_not_fit_the_world_are_one_line_each() -> None:
-    with pytest.raises(ConfigError, match="selfplay: expected a world with several sides"):
+def test_settings_that_do_not_match_the_environment_are_one_line_each() -> None:
+    with pytest.raises(ConfigError, match="selfplay: expected an environment with several sides"):
         run(None, "total_timesteps=100", env=Xor)
     with pytest.raises(ConfigError, match=r"selfplay\.share: expected a share of 8 matches"):
         run(None, "selfplay.share=0.01", "total_timesteps=100")
@@ -287,7 +287,7 @@ def test_settings_that_do_not_fit_the_world_are_one_line_each() -> None:
         ConfigError, match=r"selfplay\.sides: expected seats from 0 to 1, got \[2\]"
     ):
         run(None, "selfplay.sides=[0, 2]", "total_timesteps=100")
-    with pytest.raises(ConfigError, match=r"optim\.bs: expected at most the 144 frames"):
+    with pytest.raises(ConfigError, match=r"optim\.bs: expected at most the agent's 144 frames"):
         run(None, "optim.bs=150", "total_timesteps=100")
     with pytest.raises(ConfigError, match="snapshot_every"):
         run(None, "selfplay.snapshot_every=0", "total_timesteps=100")
@@ -295,13 +295,13 @@ def test_settings_that_do_not_fit_the_world_are_one_line_each() -> None:
         run(None, 'selfplay.result=""', "total_timesteps=100")
 
 
-def test_a_metric_that_a_side_does_not_give_is_named() -> None:
+def test_a_missing_result_metric_is_reported() -> None:
     with pytest.raises(Exception, match=r"selfplay\.result: match 4, side 0: .*'cheese'.*win"):
         run(None, "selfplay.result=cheese", "total_timesteps=5000")
 
 
 @pytest.mark.slow
-def test_saves_of_another_run_are_copied_in(tmp_path: Path) -> None:
+def test_opponents_of_another_run_are_copied_into_the_pool(tmp_path: Path) -> None:
     rival = run(tmp_path / "rival", f"total_timesteps={FRAMES}", "seed=5")
     manager = run(
         tmp_path / "run",

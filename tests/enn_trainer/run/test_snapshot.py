@@ -75,7 +75,7 @@ def interrupted(folder: Path, grace_s: float) -> str:
     ],
     ids=["update that is finished", "update that is given up"],
 )
-def test_a_run_ended_by_sigterm_resumes_to_the_bit(
+def test_a_run_ended_by_sigterm_resumes_bit_for_bit(
     tmp_path: Path, grace_s: float, step: int, what: str
 ) -> None:
     straight = go(tmp_path / "straight", Pasture, *SMALL, "total_timesteps=120")
@@ -101,7 +101,7 @@ class StopsInMinibatch(Callback):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("callback", [StopsAt, StopsInMinibatch])
-def test_a_given_up_update_leaves_the_newest_save_where_episodes_go_on(
+def test_an_abandoned_update_keeps_the_newest_save_with_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, callback: Any
 ) -> None:
     """Saved is what can be gone on with, not what was learnt after it."""
@@ -117,7 +117,7 @@ def test_a_given_up_update_leaves_the_newest_save_where_episodes_go_on(
     assert_same(go(folder, Pasture).state, straight.state)
 
 
-def test_a_given_up_update_saves_the_state_before_it_where_episodes_begin_anew(
+def test_an_abandoned_update_saves_the_previous_state_without_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interrupt, "GRACE_S", 0.0)
@@ -127,7 +127,7 @@ def test_a_given_up_update_saves_the_state_before_it_where_episodes_begin_anew(
 
 
 @pytest.mark.slow
-def test_a_given_up_update_leaves_the_beginning_where_there_is_no_other_save(
+def test_an_abandoned_first_update_keeps_the_initial_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight = go(tmp_path / "straight", Pasture, *SMALL)

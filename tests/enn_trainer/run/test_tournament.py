@@ -19,7 +19,7 @@ from enn_trainer.experience.seated_players import AGENT
 from enn_trainer.run import tournament
 from enn_trainer.run.tournament import exploit, play_league
 from enn_trainer.selfplay.league import League
-from enn_trainer.selfplay.seating import Seating
+from enn_trainer.selfplay.seating import PoolLineups
 from entity_env import (
     Bot,
     CategoricalAction,
@@ -103,7 +103,7 @@ def _runs_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_ring_is_found_and_its_even_mixture_is_unbeaten() -> None:
+def test_a_cycle_is_found_and_its_uniform_mixture_is_unbeaten() -> None:
     played = play_league([Rock, Paper, Scissors], Throws, games=10)
     np.testing.assert_array_equal(
         np.nan_to_num(played.payoff.mean, nan=0.5), [[0.5, 0, 1], [1, 0.5, 0], [0, 1, 0.5]]
@@ -128,7 +128,7 @@ def test_each_pair_of_three_sides_is_one_comparison() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_the_result_depends_neither_on_processes_nor_on_the_matches_at_a_time(
+def test_the_result_is_independent_of_processes_and_parallel_matches(
     processes: int,
 ) -> None:
     config = TrainConfig(rollout=RolloutConfig(num_envs=16))
@@ -150,7 +150,7 @@ class Attack(Bot):
         }
 
 
-def test_mistakes_are_one_line() -> None:
+def test_invalid_arguments_are_reported_in_one_line() -> None:
     with pytest.raises(ConfigError, match="at least two players"):
         play_league(["random"], Throws)
 
@@ -173,7 +173,7 @@ def test_a_league_of_three_sides_counts_pairs() -> None:
     train(manager, Three)
     league, seating = manager.state.parts["league"], manager.state.parts["players"]
     assert isinstance(league, League)
-    assert isinstance(seating, Seating)
+    assert isinstance(seating, PoolLineups)
     # Each game has one seat of the agent and two of opponents.
     assert {players.count(AGENT) for players in seating.players} == {1}
     games = int(seating.games.sum()) - len(seating.players)
@@ -182,7 +182,7 @@ def test_a_league_of_three_sides_counts_pairs() -> None:
 
 
 @pytest.mark.slow
-def test_a_pool_of_bots_resumes_to_the_bit(tmp_path: Path) -> None:
+def test_a_pool_of_bots_resumes_bit_for_bit(tmp_path: Path) -> None:
     Path("bots.py").write_text(
         "from entity_env import Bot, SelectEntityAction\n\n\n"
         "class Wild(Bot):\n"
@@ -296,11 +296,11 @@ def test_a_run_without_a_pool_is_refused_as_opponent(
     assert enn(["eval", str(tmp_path / "run"), "--opponent", "pool"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "--opponent: " in line
-    assert "expected a save of a run with opponents (selfplay), it has none" in line
+    assert "expected a checkpoint with opponents (selfplay), got one without" in line
 
 
 @pytest.mark.slow
-def test_an_exploiter_is_measured_against_the_save_that_it_was_trained_against(
+def test_an_exploiter_is_measured_against_its_training_opponent(
     pooled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run of that save may go on meanwhile, and delete it."""
@@ -358,14 +358,14 @@ def test_a_run_is_evaluated_against_its_own_pool_while_it_trains(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_before_the_first_update_the_pool_has_named_members_alone(tmp_path: Path) -> None:
+def test_before_the_first_update_the_pool_has_only_named_members(tmp_path: Path) -> None:
     settings = [*SMALL, "selfplay.share=0.5", "total_timesteps=400", f"data_dir={tmp_path}"]
     for named, expected in ([], 0), (['selfplay.opponents=["random"]'], 1):
         manager = StateManager(overrides=[*settings, *named])
         manager.config.eval = EvalConfig(episodes=8, interval=10_000, opponent="pool")
         with Trainer(manager, Duel) as trainer:
             if not expected:
-                told = r"^eval\.opponent: expected members in the pool, got none yet: "
+                told = r"^eval\.opponent: expected members in the pool, got none; "
                 with pytest.raises(ConfigError, match=told):
                     trainer.evaluate()
             else:
@@ -375,7 +375,7 @@ def test_before_the_first_update_the_pool_has_named_members_alone(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_pool_that_there_is_not_is_named(tmp_path: Path) -> None:
+def test_a_missing_pool_is_reported(tmp_path: Path) -> None:
     manager = StateManager(overrides=[*SMALL, "total_timesteps=100"])
     manager.config.eval = EvalConfig(episodes=8, opponent="pool")
     with pytest.raises(ConfigError, match=r"eval\.opponent: expected a run with opponents"):
@@ -383,7 +383,7 @@ def test_a_pool_that_there_is_not_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_exploiter_beats_what_always_throws_rock(tmp_path: Path) -> None:
+def test_an_exploiter_beats_a_player_of_rock(tmp_path: Path) -> None:
     Path("throws.py").write_text(
         "from entity_env import Bot, CategoricalAction\n\n\n"
         "class Rock(Bot):\n"
@@ -411,17 +411,18 @@ def test_league_commands_show_and_play(pooled: Path, capsys: pytest.CaptureFixtu
     assert sum(member["weight"] for member in listed["members"]) == pytest.approx(1)
     players = [f"{pooled}@opponents", str(pooled), "random"]
     assert enn(["league", "play", *players, "--games", "3", "--json", "payoff.json"]) == 0
-    counts = "4 games of each pair, 2 deals, each played from every seat; intervals are over deals"
+    counts = "4 games of each pair, 2 deals, each deal played from every seat; intervals are over "
+    counts += "deals"
     assert counts in " ".join(capsys.readouterr().out.split())
     content = json.loads(Path("payoff.json").read_text())
     assert (content["games"], content["deals"]) == (4, 2)
     assert len(content["players"]) == len(content["mean"]) == 6
     assert sum(content["mixture"]) == pytest.approx(1)
     assert enn(["league", "play", "random", "random"]) == 2
-    assert "expected a run or a save" in capsys.readouterr().err
+    assert "expected at least one run or save" in capsys.readouterr().err
 
 
-def test_a_save_without_a_pool_has_nothing_to_show(tmp_path: Path) -> None:
+def test_showing_a_save_without_a_pool_reports_none(tmp_path: Path) -> None:
     manager = StateManager(overrides=[*SMALL, "total_timesteps=100"], checkpoint_dir=tmp_path / "a")
     train(manager, Duel)
     assert enn(["league", "show", str(tmp_path / "a")]) == 2

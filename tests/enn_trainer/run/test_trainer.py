@@ -42,7 +42,7 @@ EVALUATED = ["eval.steps=4", "eval.interval=24", "eval.num_envs=2"]
 
 
 @pytest.mark.slow
-def test_steps_one_by_one_are_the_run(tmp_path: Path) -> None:
+def test_single_steps_equal_a_run(tmp_path: Path) -> None:
     whole = run_small(tmp_path)
     with Trainer(manager_of(tmp_path), Meadow) as trainer:
         for i in range(3):
@@ -53,7 +53,7 @@ def test_steps_one_by_one_are_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_can_be_taken_in_parts(tmp_path: Path) -> None:
+def test_a_run_can_be_split_into_parts(tmp_path: Path) -> None:
     whole = run_small(tmp_path)
     with Trainer(manager_of(tmp_path), Meadow) as trainer:
         first = trainer.run(stop_conditions.Steps(24))
@@ -64,7 +64,7 @@ def test_a_run_can_be_taken_in_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_evaluations_in_between_change_nothing(tmp_path: Path) -> None:
+def test_extra_evaluations_change_nothing(tmp_path: Path) -> None:
     whole = run_small(tmp_path, "optim.lr=0.1")
     settings = [*EVALUATED, "eval.steps=40", "optim.lr=0.1"]
     with Trainer(manager_of(tmp_path, *settings), Meadow) as trainer:
@@ -77,7 +77,7 @@ def test_evaluations_in_between_change_nothing(tmp_path: Path) -> None:
     assert_same(trainer.state, whole.state)
 
 
-def test_evaluation_with_settings_of_its_own_is_not_tracked(tmp_path: Path) -> None:
+def test_evaluation_with_custom_settings_is_not_logged(tmp_path: Path) -> None:
     settings = EvalConfig(episodes=6, num_envs=3, deterministic=True)
     with Trainer(manager_of(tmp_path), Meadow) as trainer:
         trainer.step()
@@ -111,7 +111,7 @@ def test_evaluation_without_settings_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_between_the_calls_everything_is_as_it_was(tmp_path: Path) -> None:
+def test_global_state_is_restored_between_calls(tmp_path: Path) -> None:
     """Signals, threads, generators; and time is not counted."""
     handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     before = (torch.get_num_threads(), random.getstate(), torch.get_rng_state().tolist())
@@ -170,7 +170,7 @@ class Diary(Callback):
 
 
 @pytest.mark.slow
-def test_callbacks_are_called_in_the_order_that_is_documented(tmp_path: Path) -> None:
+def test_callbacks_are_called_in_the_documented_order(tmp_path: Path) -> None:
     """A save is told of when it is complete: those of the first two updates one update later."""
     settings = [*EVALUATED, "total_timesteps=72", "optim.update_epochs=1", "optim.bs=12"]
     manager = manager_of(tmp_path, *settings, checkpoint_dir=tmp_path / "run")
@@ -232,13 +232,13 @@ def test_an_error_while_saving_hides_neither_the_end_nor_the_first_error(tmp_pat
     assert isinstance(diary.error, ZeroDivisionError)
 
 
-def test_what_is_no_callback_is_refused(tmp_path: Path) -> None:
+def test_invalid_callbacks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="callbacks: expected instances of Callback, got <built-in"):
         train(manager_of(tmp_path), Meadow, callbacks=[print])  # type: ignore[list-item]
 
 
 @pytest.mark.slow
-def test_half_an_update_is_not_saved(tmp_path: Path) -> None:
+def test_saving_during_an_update_is_refused(tmp_path: Path) -> None:
     class Saves(Callback):
         def on_minibatch(self, trainer: Trainer, losses: Mapping[str, float]) -> None:
             trainer.save()
@@ -250,7 +250,7 @@ def test_half_an_update_is_not_saved(tmp_path: Path) -> None:
         assert_same(load_checkpoint(tmp_path / "run").state, begun.state)
 
 
-def test_a_save_that_is_there_with_other_weights_is_told(
+def test_an_existing_save_with_other_weights_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Trainer(manager_of(tmp_path, checkpoint_dir=tmp_path / "run"), Meadow) as trainer:
@@ -261,10 +261,10 @@ def test_a_save_that_is_there_with_other_weights_is_told(
         with torch.no_grad():
             next(trainer.state.agent.parameters()).zero_()
         trainer.save()
-        assert "there already, with other weights" in capsys.readouterr().out
+        assert "exists already, with other weights" in capsys.readouterr().out
 
 
-def test_statistics_that_fail_leave_the_state_of_before(tmp_path: Path) -> None:
+def test_failing_statistics_restore_the_state(tmp_path: Path) -> None:
     with (
         Trainer(manager_of(tmp_path), Meadow) as trainer,
         Trainer(manager_of(tmp_path), Meadow) as begun,
@@ -278,7 +278,7 @@ def test_statistics_that_fail_leave_the_state_of_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_evaluations_of_a_run_in_parts_are_those_of_the_run(tmp_path: Path) -> None:
+def test_evaluations_of_a_split_run_equal_those_of_the_run(tmp_path: Path) -> None:
     class Steps(Callback):
         def __init__(self) -> None:
             self.seen: list[int] = []
@@ -294,7 +294,7 @@ def test_evaluations_of_a_run_in_parts_are_those_of_the_run(tmp_path: Path) -> N
     assert whole.seen == parts.seen == [0, 24, 48, 72]
 
 
-def test_a_callback_can_ask_for_the_end(tmp_path: Path) -> None:
+def test_a_callback_can_request_the_end(tmp_path: Path) -> None:
     class Enough(Callback):
         def on_update_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
             trainer.request_stop("enough")
@@ -344,7 +344,7 @@ class Metrics(Callback):
         self.updates.append(dict(metrics))
 
 
-def test_bounds_on_metrics_of_single_steps_and_of_callbacks_read_what_is_logged(
+def test_bounds_read_logged_metrics_of_single_steps_and_callbacks(
     tmp_path: Path,
 ) -> None:
     class Adds(Callback):
@@ -361,7 +361,7 @@ def test_bound_of_evaluations_without_evaluations_is_refused(tmp_path: Path) -> 
         train(manager_of(tmp_path, 'stop=["eval/return >= 1"]'), Meadow)
 
 
-def test_metric_that_there_is_not_is_told_once(
+def test_unknown_metric_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(manager_of(tmp_path, 'stop=["losses/entrpy <= 0"]'), Meadow)
@@ -370,7 +370,7 @@ def test_metric_that_there_is_not_is_told_once(
 
 
 @pytest.mark.slow
-def test_resumed_run_stops_where_the_straight_one_does(tmp_path: Path) -> None:
+def test_resumed_run_stops_at_the_same_step(tmp_path: Path) -> None:
     """A plateau that began before the run was interrupted is remembered."""
     stop = stop_conditions.Plateaus("restart", patience=3, rtol=10.0)
     straight = train(manager_of(tmp_path, "total_timesteps=1000"), Clockwork, stop=stop)
@@ -383,7 +383,7 @@ def test_resumed_run_stops_where_the_straight_one_does(tmp_path: Path) -> None:
     assert train(resumed, Clockwork, stop=stop).step == straight.step
 
 
-def test_gradient_that_is_not_finite_stops_the_run_with_what_and_where(tmp_path: Path) -> None:
+def test_gradient_that_is_not_finite_stops_the_run_and_is_located(tmp_path: Path) -> None:
     Exploding.frames = 0
     settings = ["ppo.value_norm=false", "ppo.value_loss=mse"]
     manager = manager_of(tmp_path, *settings, checkpoint_dir=tmp_path / "run")
@@ -407,7 +407,7 @@ def test_weights_that_are_not_finite_stop_the_run(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "run").state.step == manager.state.step
 
 
-def test_parameters_are_named(tmp_path: Path) -> None:
+def test_parameters_that_are_not_finite_are_named(tmp_path: Path) -> None:
     class Poison(Callback):
         def on_minibatch(self, trainer: Trainer, losses: Mapping[str, float]) -> None:
             with torch.no_grad():
@@ -433,7 +433,7 @@ class Signals(Callback):
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["rollout", "minibatches"])
-def test_update_that_takes_too_long_is_given_up_and_done_again(
+def test_update_that_takes_too_long_is_abandoned_and_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """The run is saved as it was before; resumed, it is the one that went straight on."""
@@ -473,7 +473,7 @@ def _once(callback: Any) -> Callback:
 
 
 @pytest.mark.slow
-def test_given_up_run_goes_on_in_the_same_process(
+def test_abandoned_run_continues_in_the_same_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interrupt, "GRACE_S", 0.0)
@@ -541,7 +541,7 @@ def test_signals_end_a_slow_run_within_seconds(tmp_path: Path, signals: int) -> 
 
 
 @pytest.mark.slow
-def test_dry_run_does_one_of_everything_and_keeps_nothing(
+def test_dry_run_tries_every_phase_and_keeps_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from enn_trainer.cli import run as enn
@@ -565,7 +565,7 @@ def test_dry_run_does_one_of_everything_and_keeps_nothing(
 
 
 @pytest.mark.slow
-def test_dry_run_takes_settings_that_it_changes_itself(
+def test_dry_run_accepts_settings_that_it_overrides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from enn_trainer.cli import run as enn
@@ -595,7 +595,7 @@ def test_signal_ends_a_dry_run(
 
 
 @pytest.mark.slow
-def test_run_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
+def test_run_continues_with_a_closed_standard_output(tmp_path: Path) -> None:
     arguments = [*SMALL, f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")]
     process = start_program(
         [*ENN, "train", "env.id=Xor", *arguments, "total_timesteps=480"],
@@ -635,7 +635,7 @@ class SavesAt(Callback):
 
 
 @pytest.mark.slow
-def test_a_save_that_a_hook_asks_for_is_of_one_moment(tmp_path: Path) -> None:
+def test_a_save_requested_by_a_callback_is_consistent(tmp_path: Path) -> None:
     """The metrics of its step, in the state as well, and an evaluation that is due with it."""
     saves = SavesAt(24, 48)
     settings = ["eval.steps=4", "eval.interval=48", "total_timesteps=96"]
@@ -654,7 +654,7 @@ def test_a_save_that_a_hook_asks_for_is_of_one_moment(tmp_path: Path) -> None:
         assert saved.state.metrics["mine"] == step
 
 
-def test_a_save_that_a_hook_asks_for_is_made_by_single_steps(tmp_path: Path) -> None:
+def test_a_save_requested_by_a_callback_is_made_by_single_steps(tmp_path: Path) -> None:
     saves = SavesAt(24)
     manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
     with Trainer(manager, Meadow, callbacks=[saves]) as trainer:
@@ -665,7 +665,7 @@ def test_a_save_that_a_hook_asks_for_is_made_by_single_steps(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_run_saved_by_a_hook_stops_where_the_straight_one_does(tmp_path: Path) -> None:
+def test_a_run_saved_by_a_callback_stops_at_the_same_step(tmp_path: Path) -> None:
     """From the first update on, what conditions remember is of its step, and can be read."""
     stop = stop_conditions.Plateaus("losses/entropy", patience=2, rtol=10.0)
     straight = train(manager_of(tmp_path, "total_timesteps=960"), Clockwork, stop=stop)
@@ -681,7 +681,7 @@ def test_a_run_saved_by_a_hook_stops_where_the_straight_one_does(tmp_path: Path)
         assert train(resumed, Clockwork, stop=stop).step == straight.step
 
 
-def test_conditions_asked_without_news_can_be_saved(tmp_path: Path) -> None:
+def test_conditions_evaluated_without_new_metrics_can_be_saved(tmp_path: Path) -> None:
     manager = manager_of(tmp_path, checkpoint_dir=tmp_path / "run")
     with Trainer(manager, Meadow) as trainer:
         trainer.run(stop_conditions.Steps(0))
@@ -695,7 +695,7 @@ def manifest_of(run_dir: Path) -> Mapping[str, Any]:
     return find(run_dir).manifest
 
 
-def test_environments_that_fail_at_the_end_cost_only_their_episodes(
+def test_environments_that_fail_at_the_end_lose_only_their_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -713,7 +713,7 @@ def test_environments_that_fail_at_the_end_cost_only_their_episodes(
 
 
 @pytest.mark.slow
-def test_a_callback_that_cannot_say_its_state_costs_only_that(tmp_path: Path) -> None:
+def test_a_callback_with_a_failing_state_loses_only_that(tmp_path: Path) -> None:
     """It is saved as it was the last time that it could."""
 
     class Breaks(Callback):
@@ -739,7 +739,7 @@ def test_a_callback_that_cannot_say_its_state_costs_only_that(tmp_path: Path) ->
     assert (saved.step, saved.memory["callbacks"]) == (72, {"breaks": {"updates": 0}})
 
 
-def test_a_failed_run_is_saved_also_if_an_earlier_save_failed(
+def test_a_failed_run_is_saved_even_if_an_earlier_save_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Fails(Callback):

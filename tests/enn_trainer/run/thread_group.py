@@ -15,7 +15,7 @@ from torch import Tensor
 import enn_trainer.checkpoints.state
 from enn_trainer.base.errors import RankError
 from enn_trainer.base.group import Group
-from enn_trainer.runtime.torch_group import OF_CONTEXT
+from enn_trainer.runtime.torch_group import CURRENT_GROUP
 
 T = TypeVar("T")
 WAIT_S = 120.0
@@ -115,11 +115,11 @@ def in_ranks(size: int, work: Callable[[Group], T]) -> list[T]:
 @contextmanager
 def group_of_context(group: Group) -> Iterator[None]:
     """Return a context in which runs have a group."""
-    token = OF_CONTEXT.set(group)
+    token = CURRENT_GROUP.set(group)
     try:
         yield
     finally:
-        OF_CONTEXT.reset(token)
+        CURRENT_GROUP.reset(token)
 
 
 @contextmanager

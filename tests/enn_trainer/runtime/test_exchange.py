@@ -58,7 +58,7 @@ def cost_of_update(p: int, f: int, k: int, r: int, s: int) -> tuple[int, float]:
         (4, 8, 128, 0.0, 125e6),
     ],
 )
-def test_exchanges_take_what_the_formula_says(
+def test_exchange_time_follows_the_formula(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     ranks: int,

@@ -1,4 +1,4 @@
-"""Lanes change when things are computed, and nothing of what comes out."""
+"""ThreadPool change when things are computed, and nothing of what comes out."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from enn_trainer import Callback, Trainer
 from enn_trainer.algorithms import minibatches
 from enn_trainer.experience import players
 from enn_trainer.experience.players import AgentPlayer, Decisions
-from enn_trainer.runtime.execution import Lanes, cost_of_entity
+from enn_trainer.runtime.execution import ThreadPool, cost_of_entity
 from entity_env import EnvList
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import NetOutput, RogueNet, RogueNetConfig
@@ -29,7 +29,7 @@ from tests.enn_trainer.worlds import Meadow
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_results_come_in_the_order_of_the_tasks(count: int) -> None:
+def test_results_are_in_the_order_of_tasks(count: int) -> None:
     """Also where the first tasks take longest."""
 
     def task(i: int) -> int:
@@ -37,8 +37,8 @@ def test_results_come_in_the_order_of_the_tasks(count: int) -> None:
         return i
 
     taken: list[int] = []
-    with Lanes(count) as lanes:
-        lanes.run([lambda i=i: task(i) for i in range(20)], taken.append)  # type: ignore[misc]
+    with ThreadPool(count) as threads:
+        threads.run([lambda i=i: task(i) for i in range(20)], taken.append)  # type: ignore[misc]
     assert taken == list(range(20))
 
 
@@ -46,15 +46,15 @@ def test_tasks_run_at_the_same_time() -> None:
     """Each waits for the other; alone it would wait in vain."""
     both = threading.Barrier(2, timeout=20)
     ranks: list[int] = []
-    with Lanes(2) as lanes:
-        lanes.run([both.wait, both.wait], ranks.append)
+    with ThreadPool(2) as threads:
+        threads.run([both.wait, both.wait], ranks.append)
     assert sorted(ranks) == [0, 1]
 
 
 def test_one_task_stays_in_the_calling_thread() -> None:
     where: list[int] = []
-    with Lanes(2) as lanes:
-        lanes.run([threading.get_ident], where.append)
+    with ThreadPool(2) as threads:
+        threads.run([threading.get_ident], where.append)
     assert where == [threading.get_ident()]
 
 
@@ -73,16 +73,16 @@ def test_nothing_runs_after_the_first_error(count: int) -> None:
         return i
 
     taken: list[int] = []
-    with Lanes(count) as lanes:
+    with ThreadPool(count) as threads:
         with pytest.raises(ValueError, match="the third"):
-            lanes.run([lambda i=i: task(i) for i in range(50)], taken.append)  # type: ignore[misc]
+            threads.run([lambda i=i: task(i) for i in range(50)], taken.append)  # type: ignore[misc]
         assert not running
         assert taken == [0, 1, 2]
-        lanes.run([lambda: 7, lambda: 8], taken.append)  # they go on after it
+        threads.run([lambda: 7, lambda: 8], taken.append)  # they go on after it
     assert taken == [0, 1, 2, 7, 8]
 
 
-def test_error_of_whoever_takes_results_ends_the_tasks() -> None:
+def test_error_in_take_cancels_the_tasks() -> None:
     begun: list[int] = []
 
     def task(i: int) -> int:
@@ -92,9 +92,9 @@ def test_error_of_whoever_takes_results_ends_the_tasks() -> None:
     def take(result: int) -> None:
         raise KeyError(result)
 
-    with Lanes(2) as lanes:
+    with ThreadPool(2) as threads:
         with pytest.raises(KeyError):
-            lanes.run([lambda i=i: task(i) for i in range(100)], take)  # type: ignore[misc]
+            threads.run([lambda i=i: task(i) for i in range(100)], take)  # type: ignore[misc]
         known = len(begun)
         assert known < 100
         time.sleep(0.05)
@@ -102,19 +102,19 @@ def test_error_of_whoever_takes_results_ends_the_tasks() -> None:
 
 
 @pytest.mark.parametrize("grad", [True, False])
-def test_tasks_keep_gradients_if_their_caller_does(grad: bool) -> None:
+def test_tasks_have_the_grad_mode_of_the_caller(grad: bool) -> None:
     """Torch keeps this for each thread apart."""
     seen: list[bool] = []
-    with Lanes(2) as lanes, torch.set_grad_enabled(grad):
-        lanes.run([torch.is_grad_enabled] * 4, seen.append)
+    with ThreadPool(2) as threads, torch.set_grad_enabled(grad):
+        threads.run([torch.is_grad_enabled] * 4, seen.append)
     assert seen == [grad] * 4
 
 
-def test_lanes_have_one_thread_of_torch_each() -> None:
+def test_pool_threads_have_one_torch_thread_each() -> None:
     before = torch.get_num_threads()
     seen: list[int] = []
-    with Lanes(2) as lanes, lanes.at_work():
-        lanes.run([torch.get_num_threads] * 4, seen.append)
+    with ThreadPool(2) as threads, threads.at_work():
+        threads.run([torch.get_num_threads] * 4, seen.append)
         assert torch.get_num_threads() == 1
     assert seen == [1] * 4
     assert torch.get_num_threads() == before
@@ -124,9 +124,9 @@ def test_lanes_have_one_thread_of_torch_each() -> None:
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few frames are cut like many."""
     monkeypatch.setattr(minibatches, "LEAST_COST", 3 * 8**2)
-    monkeypatch.setattr(minibatches, "PIECE_ENTITIES", 12)
+    monkeypatch.setattr(minibatches, "MICROBATCH_ENTITIES", 12)
     monkeypatch.setattr(players, "LEAST_COST", 2 * 8**2)
-    monkeypatch.setattr(players, "MOST_FRAMES", 3)
+    monkeypatch.setattr(players, "MAX_FRAMES", 3)
 
 
 @contextmanager
@@ -145,7 +145,7 @@ EVALUATED = ["eval.interval=24", "eval.num_envs=5"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("overrides", "most"), [([], 3), ([*BOTH, *EVALUATED], 2)])
-def test_number_of_threads_changes_nothing_at_all(
+def test_results_do_not_depend_on_the_number_of_threads(
     tmp_path: Path, overrides: list[str], most: int, small_pieces: None
 ) -> None:
     """A run is a function of its configuration, whatever else the machine does."""
@@ -176,9 +176,7 @@ def tracked_of(metrics: Mapping[str, float]) -> str:
 
 
 @pytest.mark.slow
-def test_network_of_somebody_else_sees_all_frames_at_once(
-    tmp_path: Path, small_pieces: None
-) -> None:
+def test_custom_network_gets_all_frames_at_once(tmp_path: Path, small_pieces: None) -> None:
     """In the thread that trains: it may remember something, or look at frames together."""
     frames: list[int] = []
     threads: set[str] = set()
@@ -200,7 +198,7 @@ def test_network_of_somebody_else_sees_all_frames_at_once(
     assert threads == {threading.main_thread().name}
 
 
-def test_network_within_another_cost_of_entity() -> None:
+def test_cost_of_entity_by_network() -> None:
     envs = EnvList(Meadow, 1)
     net = RogueNet(RogueNetConfig(d_model=8), envs.obs_space(), envs.action_space(), {"value": 1})
     assert cost_of_entity(net) == 64
@@ -211,9 +209,9 @@ def test_network_within_another_cost_of_entity() -> None:
     assert cost_of_entity(net.to("meta")) is None, "only on the CPU"
 
 
-def test_cut_of_acting_follows_from_the_number_of_frames() -> None:
+def test_microbatches_of_acting_depend_on_the_number_of_frames() -> None:
     for num_frames, width in product(range(0, 5000, 7), (16, 32, 128)):
-        pieces = players.consecutive(num_frames, width**2)
+        pieces = players.equal_slices(num_frames, width**2)
         sizes = [piece.stop - piece.start for piece in pieces]
         assert [i for piece in pieces for i in range(piece.start, piece.stop)] == [
             *range(num_frames)
@@ -221,12 +219,12 @@ def test_cut_of_acting_follows_from_the_number_of_frames() -> None:
         assert len(pieces) == 1 or len(pieces) % 2 == 0
         assert max(sizes) - min(sizes) <= 1
         if len(pieces) > 1:
-            few = max(players.MOST_FRAMES, 2 * players.LEAST_COST // width**2)
+            few = max(players.MAX_FRAMES, 2 * players.LEAST_COST // width**2)
             assert max(sizes) <= few + 1
             assert (min(sizes) + 1) * width**2 > players.LEAST_COST
 
 
-def test_frames_that_are_cut_say_what_they_say_together(
+def test_microbatches_have_the_outputs_of_the_batch(
     monkeypatch: pytest.MonkeyPatch, small_pieces: None
 ) -> None:
     """Choices are the same, and of each actor; also where pieces differ in their most actees."""
@@ -239,8 +237,8 @@ def test_frames_that_are_cut_say_what_they_say_together(
     batch = replace(batch, features=features)
 
     def said(seed: int | None) -> Decisions:
-        with torch.no_grad(), Lanes(2) as lanes:
-            player = AgentPlayer(net, seed, lanes)
+        with torch.no_grad(), ThreadPool(2) as threads:
+            player = AgentPlayer(net, seed, threads)
             values = player.values(batch, np.arange(9))
             decisions = player.choose(batch, np.arange(9), 7)
             torch.testing.assert_close(decisions.values, values)

@@ -19,7 +19,7 @@ with Interrupts() as interrupts:
 """
 
 
-def test_first_signal_asks_and_second_one_interrupts() -> None:
+def test_first_signal_requests_a_stop_and_second_interrupts() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with Interrupts() as interrupts:
         assert not interrupts.is_requested()
@@ -31,7 +31,7 @@ def test_first_signal_asks_and_second_one_interrupts() -> None:
 
 
 @pytest.mark.slow
-def test_signal_in_the_middle_of_printing_does_no_harm() -> None:
+def test_signal_during_print_is_handled() -> None:
     for _ in range(3):
         done = run_program(["-c", PRINTING])
         assert done.returncode == 0, done.stderr

@@ -51,7 +51,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     "CS_GNU_LIBC_VERSION" not in os.confstr_names,
     reason="needs glibc",
 )
-def test_blocks_that_were_freed_are_used_again() -> None:
+def test_freed_blocks_are_reused() -> None:
     """In forked processes: it cannot be undone."""
     faults = {
         how: int(run_program(["-c", ALLOCATES, how], check=True, text=True).stdout)
@@ -60,12 +60,12 @@ def test_blocks_that_were_freed_are_used_again() -> None:
     assert faults["kept"] * 10 < faults["given back"], faults  # 0 and 100,000 were seen
 
 
-def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not keep_freed_memory()
 
 
-def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_c_libraries_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Musl:
         def mallopt(self, name: int, value: int) -> int:
             raise AssertionError("its arguments mean nothing there")
@@ -90,7 +90,7 @@ class Node:
 
 
 @pytest.mark.slow
-def test_many_objects_do_not_start_a_search() -> None:
+def test_many_objects_do_not_trigger_collection() -> None:
     gc.set_threshold(700, 10, 10)
     with infrequent_garbage_collection():
         gc.collect()
@@ -101,7 +101,7 @@ def test_many_objects_do_not_start_a_search() -> None:
     del kept
 
 
-def test_objects_in_circles_are_still_found() -> None:
+def test_reference_cycles_are_collected() -> None:
     """Else a world whose units know each other would fill the memory."""
     gc.set_threshold(700, 10, 10)
     with infrequent_garbage_collection():
@@ -112,14 +112,14 @@ def test_objects_in_circles_are_still_found() -> None:
 
 
 @pytest.mark.parametrize("own", [(0, 10, 10), (50_000, 5, 5)])
-def test_who_searches_less_often_still_does(own: tuple[int, int, int]) -> None:
+def test_higher_gc_threshold_is_not_changed(own: tuple[int, int, int]) -> None:
     gc.set_threshold(*own)
     with infrequent_garbage_collection():
         assert gc.get_threshold() == own
     assert gc.get_threshold() == own
 
 
-def test_an_error_leaves_the_threshold_as_it_was() -> None:
+def test_gc_threshold_is_restored_after_an_error() -> None:
     gc.set_threshold(701, 10, 10)
     with pytest.raises(ValueError, match="in the world"), infrequent_garbage_collection():
         raise ValueError("in the world")
@@ -138,7 +138,7 @@ class Asks(Meadow):
 
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("asked", [False, True])
-def test_cudnn_is_deterministic_during_the_run_alone(
+def test_cudnn_is_deterministic_during_the_run_only(
     tmp_path: Path, before: bool, asked: bool
 ) -> None:
     with cudnn_deterministic(before):
@@ -160,7 +160,7 @@ def test_cudnn_is_restored_after_a_run_that_fails(tmp_path: Path) -> None:
         assert not torch.backends.cudnn.deterministic
 
 
-def test_gpu_is_used_if_it_is_wanted_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_is_used_if_configured_and_available(monkeypatch: pytest.MonkeyPatch) -> None:
     for there in (False, True):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert choose_device(True).type == ("cuda" if there else "cpu")
@@ -179,11 +179,11 @@ def test_cache_is_emptied_after_every_step(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(emptied) == 2
 
 
-def test_a_cache_that_is_not_used_cannot_be_emptied() -> None:
+def test_cuda_empty_cache_requires_cuda() -> None:
     with pytest.raises(ConfigError, match=r"^cuda_empty_cache: expected cuda=true"):
         load_config(TrainConfig, None, ["cuda=false", "cuda_empty_cache=true"])
 
 
-def test_a_machine_without_gpu_runs_with_the_settings_for_one(tmp_path: Path) -> None:
+def test_gpu_settings_work_without_a_gpu(tmp_path: Path) -> None:
     """Configurations travel between machines."""
     assert run_small(tmp_path, "cuda=true", "cuda_empty_cache=true").state.step == 72

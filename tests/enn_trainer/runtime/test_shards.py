@@ -30,7 +30,7 @@ from tests.enn_trainer.worlds import Meadow, Pasture
 def test_shards_are_whole_matches_and_ranks_have_consecutive_ones() -> None:
     shards = Shards.of(num_envs=22, sides=2, count=4)
     assert shards.bounds == (0, 4, 10, 16, 22)
-    assert [shards.of_rank(rank, 3).own for rank in range(3)] == [
+    assert [shards.for_rank(rank, 3).local for rank in range(3)] == [
         range(1),
         range(1, 2),
         range(2, 4),
@@ -38,7 +38,7 @@ def test_shards_are_whole_matches_and_ranks_have_consecutive_ones() -> None:
     assert tree_sum(["a", "b", "c", "d", "e"], "({}{})".format) == "(((ab)(cd))e)"
 
 
-def test_one_group_of_any_number_of_columns_has_every_frame_in_its_place() -> None:
+def test_single_shard_has_every_frame_in_place() -> None:
     frames = np.random.default_rng(0).permutation(1000)
     assert np.array_equal(UNCUT.rows(frames), frames)
     assert [at.tolist() for at in UNCUT.positions(frames)] == [list(range(1000))]
@@ -47,7 +47,7 @@ def test_one_group_of_any_number_of_columns_has_every_frame_in_its_place() -> No
 
 
 @pytest.mark.slow
-def test_four_shards_learn_what_one_learns_but_for_rounding() -> None:
+def test_four_shards_equal_one_up_to_rounding() -> None:
     net, rollout = a_rollout(num_envs=7)
     rollout, nets = double(rollout), [copy.deepcopy(net).double() for _ in range(2)]
     cut = replace(rollout, shards=Shards.of(7, 1, 4))
@@ -86,7 +86,7 @@ def learnt(num_envs: int, count: int, bs: int, ppo: PPOConfig) -> list[torch.Ten
     bs=st.integers(1, 9),
     options=st.sampled_from(sorted(OPTIONS.keys() - {"hl_gauss"})),
 )
-def test_shards_of_any_sizes_learn_the_same_also_where_minibatches_miss_some(
+def test_shards_missing_in_minibatches_do_not_change_training(
     num_envs: int, count: int, bs: int, options: str
 ) -> None:
     """Small minibatches have no frame, or no actor, of most shards."""
@@ -110,14 +110,16 @@ def test_shards_of_ranks_have_every_environment_once_in_whole_matches(
     count = data.draw(st.integers(1, num_envs))
     ranks = data.draw(st.integers(1, count))
     shards = Shards.of(num_envs * sides, sides, count)
-    each = [shards.of_rank(rank, ranks) for rank in range(ranks)]
+    each = [shards.for_rank(rank, ranks) for rank in range(ranks)]
     assert [column for own in each for column in own.columns] == [*range(num_envs * sides)]
     sizes = [s.stop - s.start for own in each for s in own.slices]
     assert len(sizes) == count
     assert all(size > 0 and size % sides == 0 for size in sizes)
     assert max(sizes) - min(sizes) <= sides
     frames = np.array(data.draw(st.lists(st.integers(0, 3 * num_envs * sides - 1))), np.int64)
-    places = np.concatenate([own.positions(frames)[i] for own in each for i in range(len(own.own))])
+    places = np.concatenate(
+        [own.positions(frames)[i] for own in each for i in range(len(own.local))]
+    )
     assert sorted(places.tolist()) == [*range(len(frames))]
 
 
@@ -128,7 +130,7 @@ def test_shards_of_ranks_have_every_environment_once_in_whole_matches(
     are_whole=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_sums_of_gradients_do_not_depend_on_ranks_nor_on_how_they_are_sent(
+def test_sums_of_gradients_do_not_depend_on_ranks_and_messages(
     sizes: list[tuple[int, int]], shards: int, ranks: int, are_whole: bool, seed: int
 ) -> None:
     """Also where shards lack gradients of some parameters, or all of them lack it."""
@@ -141,7 +143,7 @@ def test_sums_of_gradients_do_not_depend_on_ranks_nor_on_how_they_are_sent(
         ]
         for _ in range(shards)
     ]
-    owned = [Shards.of(shards, 1, shards).of_rank(rank, ranks).own for rank in range(ranks)]
+    owned = [Shards.of(shards, 1, shards).for_rank(rank, ranks).local for rank in range(ranks)]
 
     def summed(group: Group) -> tuple[list[torch.Tensor | None], list[int]]:
         learnt = [
@@ -155,8 +157,8 @@ def test_sums_of_gradients_do_not_depend_on_ranks_nor_on_how_they_are_sent(
         return [parameter.grad for parameter in learnt], values
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "_MOST_GATHERED", 2**30 if are_whole else 0)
-        patch.setattr(exchange, "_WORTH_A_MESSAGE", 2**30 if are_whole else 0)
+        patch.setattr(exchange, "_MAX_GATHERED_BYTES", 2**30 if are_whole else 0)
+        patch.setattr(exchange, "_MESSAGE_BYTES", 2**30 if are_whole else 0)
         found = in_ranks(ranks, summed)
     for sums, values in found:
         assert values == [*range(shards)]
@@ -173,7 +175,7 @@ def test_sums_of_gradients_do_not_depend_on_ranks_nor_on_how_they_are_sent(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("env", "counts"), [(Meadow, (2, 4)), (Minefield, (3,))])
-def test_runs_of_any_number_of_shards_end_alike_to_rounding(
+def test_runs_of_any_number_of_shards_are_equal_up_to_rounding(
     tmp_path: Path, env: Any, counts: tuple[int, ...]
 ) -> None:
     """After 20 updates, of which the actions are drawn from slightly other probabilities."""
@@ -189,7 +191,7 @@ def test_runs_of_any_number_of_shards_end_alike_to_rounding(
         assert max(norms) < 1e-5
 
 
-def test_a_resumed_run_says_that_it_has_other_shards(
+def test_resumed_run_reports_changed_shards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_small(tmp_path, "total_timesteps=24", env=Pasture, checkpoint_dir=tmp_path / "run")

@@ -10,7 +10,7 @@ from enn_trainer.runtime.spans import OFF, Spans
 from tests.enn_trainer.tracking.builders import burn
 
 
-def test_time_of_parts_is_no_own_time() -> None:
+def test_self_time_excludes_parts() -> None:
     spans = Spans()
     for _ in range(2):
         with spans.span("update"):
@@ -25,7 +25,7 @@ def test_time_of_parts_is_no_own_time() -> None:
     assert update["self_s"] >= 0.004
 
 
-def test_one_name_within_two_others_is_two_spans() -> None:
+def test_one_name_in_two_parents_is_two_spans() -> None:
     spans = Spans()
     for outer in ("rollout", "eval", "eval"):
         with spans.span(outer), spans.span("env"), spans.span("env"):
@@ -38,7 +38,7 @@ def test_one_name_within_two_others_is_two_spans() -> None:
     assert list(whole) == ["rollout", "eval"]
 
 
-def test_since_last_counts_nothing_twice_and_adds_up() -> None:
+def test_since_last_counts_each_time_once() -> None:
     spans = Spans()
     with spans.span("a"):
         burn(3)
@@ -51,7 +51,7 @@ def test_since_last_counts_nothing_twice_and_adds_up() -> None:
     assert sum(second.values()) == pytest.approx(sum(whole.values()))
 
 
-def test_an_open_span_is_counted_when_it_closes() -> None:
+def test_open_span_is_counted_when_it_closes() -> None:
     spans = Spans()
     with spans.span("outer"):
         with spans.span("inner"):
@@ -63,7 +63,7 @@ def test_an_open_span_is_counted_when_it_closes() -> None:
     assert 0 <= after["outer"] < 2
 
 
-def test_a_failure_leaves_the_spans_in_order() -> None:
+def test_spans_are_closed_after_an_error() -> None:
     spans = Spans()
     with pytest.raises(RuntimeError), spans.span("a"), spans.span("b"):
         raise RuntimeError
@@ -72,7 +72,7 @@ def test_a_failure_leaves_the_spans_in_order() -> None:
     assert [part["name"] for part in spans.as_dict()["parts"]] == ["a", "c"]
 
 
-def test_what_other_threads_do_is_part_of_the_span_that_is_open() -> None:
+def test_spans_of_threads_are_children_of_the_open_span() -> None:
     """Times of threads add up, so that two that work for 20 ms are 40 core-milliseconds."""
     spans, both = Spans(), threading.Barrier(2)
 
@@ -106,7 +106,7 @@ def test_what_other_threads_do_is_part_of_the_span_that_is_open() -> None:
     assert whole == {"update": pytest.approx(1e3 * update["total_s"])}
 
 
-def test_a_failure_in_another_thread_leaves_its_spans_in_order() -> None:
+def test_spans_of_a_thread_are_closed_after_an_error() -> None:
     spans = Spans()
 
     def piece(fails: bool) -> None:
@@ -124,7 +124,7 @@ def test_a_failure_in_another_thread_leaves_its_spans_in_order() -> None:
     assert [part["calls"] for part in piece_span["parts"]] == [2]
 
 
-def test_a_run_may_go_on_in_another_thread() -> None:
+def test_run_may_continue_in_another_thread() -> None:
     spans = Spans()
 
     def update() -> None:
@@ -169,7 +169,7 @@ def test_tree_is_saved_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["spans.json"]
 
 
-def test_off_measures_nothing() -> None:
+def test_disabled_spans_measure_nothing() -> None:
     with OFF.span("a"), OFF.span("b"):
         pass
     assert OFF.since_last() == ({}, {})

@@ -57,7 +57,7 @@ def found(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["init", "reset", "act"])
-def test_environment_that_changes_the_folder_moves_no_file_of_a_run(
+def test_environment_that_changes_the_folder_does_not_move_files(
     home: Path, where: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kwargs = f'env.kwargs={{"where": "{where}"}}'
@@ -81,15 +81,13 @@ def test_environment_that_changes_the_folder_moves_no_file_of_a_run(
 
 
 @pytest.mark.slow
-def test_run_that_starts_from_another_one_finds_it(home: Path) -> None:
+def test_init_from_is_relative_to_the_start_folder(home: Path) -> None:
     arguments = ["train", *SMALL, "env.id=wanders.py:Wanders", "--checkpoint-dir", "runs/new"]
     assert enn([*arguments, "--init-from", "runs/rival"]) == 0
     assert load_checkpoint(home / "runs/new").state.step == 72
 
 
-def test_folder_that_is_given_as_typed_is_shown_as_typed(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_is_printed_as_typed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["train", *SMALL, "env.id=Xor", "--checkpoint-dir", "runs/xor"]
     assert enn(arguments) == 0
     out = capsys.readouterr().out
@@ -98,7 +96,7 @@ def test_folder_that_is_given_as_typed_is_shown_as_typed(
     assert str(home) not in out
 
 
-def test_evaluation_writes_and_reads_where_it_was_typed(home: Path) -> None:
+def test_paths_of_evaluations_are_relative_to_the_start_folder(home: Path) -> None:
     arguments = ["eval", "runs/rival", "--env", "wanders.py:Wanders", "--episodes", "4"]
     assert enn([*arguments, "--opponent", "runs/rival", "--json", "numbers.json"]) == 0
     assert found(home / "elsewhere") == set()
@@ -106,7 +104,7 @@ def test_evaluation_writes_and_reads_where_it_was_typed(home: Path) -> None:
     assert content["checkpoint"] == str(home / "runs/rival/step-000000000024")
 
 
-def test_recording_of_what_is_played_is_where_it_was_typed(
+def test_recording_of_play_is_relative_to_the_start_folder(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda prompt: "q")

@@ -21,7 +21,7 @@ SAVES = ["checkpoint.every_seconds=0", "--checkpoint-dir", "run", "--resume-or-s
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_all_and_torchrun_resumes_them(
+def test_killed_rank_ends_all_and_torchrun_restarts_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -34,7 +34,7 @@ def test_a_killed_rank_ends_all_and_torchrun_resumes_them(
 
 
 @pytest.mark.slow
-def test_ranks_of_several_hosts_begin_anew_together(
+def test_ranks_of_several_hosts_restart_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each torchrun counts restarts in its own way: the loss of another's rank is none."""
@@ -50,7 +50,7 @@ def started(store: HashStore, rank: int) -> Any:
     """Return the store of a start of two ranks, as a rank gets it."""
     group = TorchGroup.__new__(TorchGroup)
     group.rank, group.size, group._timeout_s, group._host = rank, 2, 60.0, "here"
-    return group._store_of_start(store)
+    return group._wait_for_start(store)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -86,7 +86,7 @@ def test_sigterm_to_one_rank_ends_all_with_one_save(
     ("ranks", "shards", "width", "are_whole"),
     [(2, 2, 16, True), (2, 2, 160, False), (3, 5, 48, False)],
 )
-def test_gradients_of_torchrun_have_the_bits_of_one_process(
+def test_gradients_of_torchrun_equal_one_process_bitwise(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     ranks: int,
@@ -120,7 +120,7 @@ def test_ranks_of_torchrun_exchange_messages_and_sums() -> None:
     ("case", "why"),
     [("killed", "does not answer"), ("fails", "failed with ValueError: no such thing")],
 )
-def test_the_others_name_a_rank_that_is_lost(case: str, why: str) -> None:
+def test_error_names_the_lost_rank(case: str, why: str) -> None:
     done = run_ranks("torch_ranks", case)
     assert done.returncode != 0
     assert "rank 0 (" in done.stdout, done.stderr
@@ -130,7 +130,7 @@ def test_the_others_name_a_rank_that_is_lost(case: str, why: str) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_that_do_not_make_the_same_calls_end_with_the_phases() -> None:
+def test_ranks_with_different_calls_raise_with_their_phases() -> None:
     done = run_ranks("torch_ranks", "crossed")
     assert done.returncode != 0
     assert re.search(r"rank 0 \(\S+\) exchanges while evaluating, rank 1 does not", done.stdout)
@@ -138,13 +138,13 @@ def test_ranks_that_do_not_make_the_same_calls_end_with_the_phases() -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_does_not_begin_is_named() -> None:
+def test_error_names_a_rank_that_does_not_start() -> None:
     done = run_ranks("torch_ranks", "absent")
     assert "ends while start: expected 2 ranks within 3 s, 1 did not begin" in done.stdout
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_is_named_after_the_timeout() -> None:
+def test_error_names_a_hanging_rank_after_the_timeout() -> None:
     done = run_ranks("torch_ranks", "stopped")
     assert done.returncode != 0
     assert "ends while learning: rank 1 (" in done.stdout, done.stderr

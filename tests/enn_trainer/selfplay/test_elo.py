@@ -22,7 +22,7 @@ from enn_trainer.selfplay.elo import (
 C = math.log(10) / 400
 
 
-def test_400_points_are_odds_of_ten_to_one() -> None:
+def test_400_points_are_odds_of_10_to_1() -> None:
     differences = np.array([0.0, 400.0, -400.0, 800.0, 1e6, -1e6])
     expected = [1 / 2, 10 / 11, 1 / 11, 100 / 101, 1.0, 0.0]
     np.testing.assert_allclose(win_probability(differences), expected, atol=1e-15)
@@ -38,7 +38,7 @@ def test_a_new_member_has_an_expected_score_of_one_half() -> None:
     np.testing.assert_allclose(expected_score(wins, draws, games), [0.5, 0.75, 0.1, 0.625])
 
 
-def test_a_result_counts_half_after_the_half_life() -> None:
+def test_results_count_half_after_the_half_life() -> None:
     assert age_factor(1000, 1000) == 0.5
     assert age_factor(500, 1000) ** 2 == pytest.approx(0.5)
     assert age_factor(0, 7) == 1
@@ -79,7 +79,7 @@ def log_posterior(r: float, scores: list[float], games: list[float], elo: list[f
 
 
 @pytest.mark.parametrize("scores", [[3.5, 1.0], [4.0, 2.0], [0.0, 0.0], [0.25, 1.9]])
-def test_rating_and_interval_equal_a_search_of_the_posterior(scores: list[float]) -> None:
+def test_rating_and_interval_equal_a_grid_search_of_the_posterior(scores: list[float]) -> None:
     games, elo = [4.0, 2.0], [1100.0, 1500.0]
     agent, _ = rate_agent(np.array(scores), np.array(games), 1200.0, np.array(elo))
     best = max(np.arange(0.0, 3000.0, 0.5), key=lambda r: log_posterior(r, scores, games, elo))
@@ -124,7 +124,7 @@ def test_intervals_contain_the_ratings_of_95_percent_of_simulated_leagues() -> N
     assert 180 <= num_inside <= 198  # 190 are expected, with a standard deviation of 3.1
 
 
-def test_intervals_contain_the_ratings_of_opponents_that_are_fitted_with_the_agent() -> None:
+def test_intervals_contain_the_ratings_of_fitted_opponents() -> None:
     rng = np.random.default_rng(1)
     fitted = np.array([False, True, False, True])
     inside = np.zeros(3)
@@ -142,7 +142,7 @@ def test_intervals_contain_the_ratings_of_opponents_that_are_fitted_with_the_age
     assert (inside <= 198).all()
 
 
-def test_an_opponent_that_is_fitted_is_rated_by_its_results() -> None:
+def test_fitted_opponent_is_rated_by_its_results() -> None:
     """The agent is as strong as the first member, and wins 10 of 11 games against the other."""
     games = np.array([1e6, 1.1e6])
     elo = np.array([1200.0, 1200.0])
@@ -161,7 +161,7 @@ def test_round_robin_of_known_odds() -> None:
     assert (rated.ci95 < 1).all()
 
 
-def test_round_robin_without_draws_or_losses_or_chains_of_games_has_finite_ratings() -> None:
+def test_disconnected_round_robin_has_finite_ratings() -> None:
     scores = np.zeros((5, 5))
     scores[0, 1] = 200.0  # 0 beats 1 always; 2 and 3 draw; 4 never plays
     scores[2, 3] = scores[3, 2] = 50.0
@@ -188,7 +188,7 @@ def test_intervals_contain_the_ratings_of_a_round_robin() -> None:
     assert 0.92 <= np.mean(inside) <= 0.98
 
 
-def test_intervals_of_a_round_robin_are_those_of_the_effective_games() -> None:
+def test_intervals_of_a_round_robin_follow_effective_games() -> None:
     """Games of a deal depend on each other; ratings do not change by that."""
     scores, games = np.array([[0.0, 520, 600], [480, 0, 550], [400, 450, 0]]), np.full((3, 3), 1e3)
     plain, same = bradley_terry(scores), bradley_terry(scores, games)
@@ -207,7 +207,7 @@ def test_ratings_do_not_depend_on_the_order_of_players() -> None:
     np.testing.assert_allclose(permuted.ci95, rated.ci95[order], atol=1e-4)
 
 
-def test_results_that_are_no_results_are_errors() -> None:
+def test_invalid_results_raise() -> None:
     with pytest.raises(ValueError, match="scores: expected finite numbers"):
         bradley_terry(np.array([[0, math.nan], [1, 0]]))
     with pytest.raises(ValueError, match=r"scores: expected numbers of at least 0, got -1\.0"):

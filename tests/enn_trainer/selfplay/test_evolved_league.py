@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from enn_trainer import load_agent
-from enn_trainer.base.state_part import KeptPart
+from enn_trainer.base.state_part import UnusedPart
 from enn_trainer.checkpoints.lookup import find, members_of, read_saved_run
 from enn_trainer.checkpoints.migrate.config_diff import renamed_config
-from enn_trainer.checkpoints.migrate.evolve import Evolved, evolve, evolved_state
+from enn_trainer.checkpoints.migrate.evolve import EvolvedRun, evolve, evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.state_files import read_config
 from enn_trainer.cli import run as enn
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS
-from enn_trainer.selfplay.seating import Seating
+from enn_trainer.selfplay.seating import PoolLineups
 from entity_env import CategoricalAction, Match, Observation
 from entity_env.spaces import Spaces
 from tests.enn_trainer.selfplay.joust import (
@@ -45,7 +45,7 @@ def jousts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evolved(saved: Path, world: Match, rules: Rules = RULES) -> Evolved:
+def evolved(saved: Path, world: Match, rules: Rules = RULES) -> EvolvedRun:
     return evolve(find(saved), world.obs_space(), world.action_space(), rules=rules)
 
 
@@ -64,7 +64,7 @@ def probs(path: str, world: Any, seed: int = 3) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_all_members_are_upgraded_and_play_as_before(jousts: Path, tmp_path: Path) -> None:
+def test_upgraded_members_play_as_before(jousts: Path, tmp_path: Path) -> None:
     """In an evolved world, with another name of the type and a feature in front."""
     upgraded = evolved(jousts, Tourney())
     upgraded.save(tmp_path / "new")
@@ -90,7 +90,7 @@ def test_all_members_are_upgraded_and_play_as_before(jousts: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_an_upgraded_league_goes_on(jousts: Path, tmp_path: Path) -> None:
+def test_upgraded_league_continues(jousts: Path, tmp_path: Path) -> None:
     evolved(jousts, Tourney()).save(tmp_path / "new")
     before = {member.name: member for member in members_of(tmp_path / "new")}
     state = run(tmp_path / "new", 9, env=Tourney).state
@@ -105,9 +105,7 @@ def test_an_upgraded_league_goes_on(jousts: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_begins_with_an_upgraded_league_is_a_function_of_it(
-    jousts: Path, tmp_path: Path
-) -> None:
+def test_run_from_an_upgraded_league_is_reproducible(jousts: Path, tmp_path: Path) -> None:
     evolved(jousts, Tourney()).save(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     states = [run(tmp_path / name, 9, env=Tourney).state for name in ("one", "two")]
@@ -117,9 +115,7 @@ def test_a_run_that_begins_with_an_upgraded_league_is_a_function_of_it(
 
 
 @pytest.mark.slow
-def test_members_of_another_version_of_the_world_are_upgraded_too(
-    jousts: Path, tmp_path: Path
-) -> None:
+def test_members_of_other_environment_versions_are_upgraded(jousts: Path, tmp_path: Path) -> None:
     """A save that was named knows less than the run does."""
 
     class Plain(Joust):
@@ -137,7 +133,9 @@ def test_members_of_another_version_of_the_world_are_upgraded_too(
 
 
 @pytest.mark.slow
-def test_a_member_that_cannot_be_upgraded_leaves_by_name(jousts: Path, tmp_path: Path) -> None:
+def test_members_that_cannot_be_upgraded_are_dropped_and_named(
+    jousts: Path, tmp_path: Path
+) -> None:
     """Here one whose own world has both the old and the new name."""
 
     class Both(Joust):
@@ -158,10 +156,10 @@ def test_a_member_that_cannot_be_upgraded_leaves_by_name(jousts: Path, tmp_path:
     after, report = evolved_state(state, config, new, spaces, RULES)
     assert "odd" not in members(after)
     assert len(members(after)) == 7
-    assert "left out, it cannot be upgraded: rename: two names become one" in str(report)
+    assert "removed, as it cannot be upgraded: rename: two names become one" in str(report)
 
 
-def test_the_same_world_keeps_results(jousts: Path) -> None:
+def test_same_environment_keeps_results(jousts: Path) -> None:
     before = members_of(jousts)
     state = evolved(jousts, Joust(), Rules()).state
     assert [m.games for m in league_of(state).members] == [m.games for m in before]
@@ -171,7 +169,7 @@ def test_the_same_world_keeps_results(jousts: Path) -> None:
 
 
 @pytest.mark.slow
-def test_labels_in_another_order_are_followed_on_resume(jousts: Path, tmp_path: Path) -> None:
+def test_members_follow_a_new_order_of_labels_on_resume(jousts: Path, tmp_path: Path) -> None:
     shutil.copytree(jousts, tmp_path / "run")
     state = run(tmp_path / "run", 8, env=Tilt).state
     assert state.step == 8 * FRAMES
@@ -183,15 +181,15 @@ def test_labels_in_another_order_are_followed_on_resume(jousts: Path, tmp_path: 
         one = np.array(probs(f"{jousts}@opponent:{name}", Joust()))
         other = np.array(probs(f"{tmp_path / 'run'}@opponent:{name}", Tilt()))
         assert np.allclose(one, other[..., [1, 2, 0]], atol=1e-6)
-    assert isinstance(state.parts["players"], Seating)
+    assert isinstance(state.parts["players"], PoolLineups)
 
 
 @pytest.mark.slow
-def test_a_league_that_the_run_does_not_use_is_upgraded_too(jousts: Path, tmp_path: Path) -> None:
+def test_unused_league_is_upgraded(jousts: Path, tmp_path: Path) -> None:
     shutil.copytree(jousts, tmp_path / "run")
     run(tmp_path / "run", 8, "selfplay=None", pool=False)
     upgraded = evolved(tmp_path / "run", Tourney())
-    assert all(isinstance(upgraded.state.parts[name], KeptPart) for name in (LEAGUE, PLAYERS))
+    assert all(isinstance(upgraded.state.parts[name], UnusedPart) for name in (LEAGUE, PLAYERS))
     assert len(upgraded.report.opponents) == 8
     upgraded.save(tmp_path / "new")
     state = run(tmp_path / "new", 9, env=Tourney).state
@@ -208,7 +206,7 @@ class World(Tourney):
 """
 
 
-def test_the_command_reports_every_member(
+def test_evolve_command_reports_every_member(
     jousts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     (tmp_path / "tourney.py").write_text(WORLD)

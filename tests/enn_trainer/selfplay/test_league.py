@@ -9,7 +9,7 @@ import pytest
 from enn_trainer import StateManager, Trainer
 from enn_trainer.curriculum.rounds import Rounds
 from enn_trainer.selfplay.elo import FIRST_ELO
-from enn_trainer.selfplay.league import GameResult, League, add_games, members_under_way
+from enn_trainer.selfplay.league import GameResult, League, add_games, members_in_open_rounds
 from tests.enn_trainer.builders import POOL
 from tests.enn_trainer.callbacks.lesson_worlds import UnevenMatch
 from tests.enn_trainer.selfplay.joust import league_of
@@ -30,23 +30,23 @@ def add(
     return add_games(rounds, np.array(matches, np.int64), 2, results)
 
 
-def test_results_count_once_every_match_has_played_its_game() -> None:
+def test_results_count_when_the_round_is_complete() -> None:
     rounds = Rounds()
     assert add(rounds, [0, 0], [won("a")], [won("b/c", 0.5)]) == ([], 0)
-    assert members_under_way(rounds) == {"a", "b/c"}
+    assert members_in_open_rounds(rounds) == {"a", "b/c"}
     complete, games = add(rounds, [1], [won("a", 0.0, seat=1)])
     assert sorted(complete) == [won("a", 1.0), won("a", 0.0, seat=1)]
     assert games == 2
-    assert members_under_way(rounds) == {"b/c"}
+    assert members_in_open_rounds(rounds) == {"b/c"}
 
 
-def test_equal_results_of_a_game_with_several_opponents_count_each() -> None:
+def test_equal_results_of_one_game_all_count() -> None:
     complete, games = add(Rounds(), [0, 1], [won("a"), won("a")], [won("a"), won("b", 0.0)])
     assert sorted(complete) == [won("a")] * 3 + [won("b", 0.0)]
     assert games == 2
 
 
-def test_a_game_without_a_result_ends_its_round() -> None:
+def test_game_without_a_result_completes_its_round() -> None:
     rounds = Rounds()
     assert add(rounds, [0, 1], None, [won("a")]) == ([won("a")], 1)
     assert add(rounds, [0, 1], None, None) == ([], 0)
@@ -56,12 +56,12 @@ def test_a_game_without_a_result_ends_its_round() -> None:
     ) == ([], 0)
 
 
-def test_games_without_comparison_are_counted() -> None:
+def test_games_of_cooperating_sides_are_counted() -> None:
     assert add(Rounds(), [0, 1], [], []) == ([], 2)
 
 
 @pytest.mark.slow
-def test_ratings_are_not_those_of_the_games_that_end_first() -> None:
+def test_ratings_are_unbiased_by_game_length() -> None:
     """The first side wins at once, the second one 40 steps later: of the first games it won all."""
     sides = ["selfplay.sides=[0]", "rollout.steps=8", "selfplay.share=1", "optim.bs=16"]
     manager = StateManager(overrides=[*POOL, *sides, "selfplay.opponents=[random]", "seed=5"])
@@ -80,7 +80,7 @@ def test_ratings_are_not_those_of_the_games_that_end_first() -> None:
 
 
 @pytest.mark.slow
-def test_members_stay_until_their_results_have_counted() -> None:
+def test_members_stay_until_their_results_are_counted() -> None:
     settings = ["selfplay.sides=[0]", "rollout.steps=2", "selfplay.share=1", "optim.bs=8"]
     capacity = ["selfplay.capacity=1", "selfplay.choose=latest", "selfplay.snapshot_every=16"]
     with Trainer(StateManager(overrides=[*POOL, *settings, *capacity]), UnevenMatch) as trainer:
@@ -88,4 +88,4 @@ def test_members_stay_until_their_results_have_counted() -> None:
             trainer.step()
             league = league_of(trainer.state)
             known = {member.name for member in league.members}
-            assert members_under_way(league.rounds) <= known
+            assert members_in_open_rounds(league.rounds) <= known

@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load, save
 
 from enn_trainer import CheckpointError, StateManager, load_agent
-from enn_trainer.base.state_part import KeptPart
+from enn_trainer.base.state_part import UnusedPart
 from enn_trainer.checkpoints import state_files
 from enn_trainer.checkpoints.format import verify
 from enn_trainer.checkpoints.lookup import find, members_of, read_saved_run
 from enn_trainer.cli import run as enn
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
-from enn_trainer.selfplay.seating import Seating
+from enn_trainer.selfplay.seating import PoolLineups
 from enn_trainer.testing import check_state_part
 from entity_env import CategoricalAction
 from entity_env.examples import Duel
@@ -83,13 +83,13 @@ def quiet(folder: Path, *settings: str) -> tuple[StateManager, list[str]]:
     return manager, lines
 
 
-def test_a_league_conforms(jousts: Path) -> None:
+def test_league_is_a_state_part(jousts: Path) -> None:
     league = league_of(quiet(jousts)[0].state)
     assert len(league.members) == 4
     check_state_part(league, League())
 
 
-def test_each_member_takes_its_space_once(jousts: Path) -> None:
+def test_each_member_is_stored_once(jousts: Path) -> None:
     saves = saves_of(jousts)
     for name, number in (("step-0", 3), ("step-24", 3), ("step-48", 2), ("step-72", 1)):
         files = [s / f"opponent-{name}.safetensors" for s in saves]
@@ -108,7 +108,7 @@ def test_a_single_save_is_complete(jousts: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_best_save_outlives_the_pool_that_it_had(tmp_path: Path) -> None:
+def test_best_save_keeps_members_that_left_the_pool(tmp_path: Path) -> None:
     """A member that left the pool long ago is still in the save that needs it."""
     run(
         tmp_path / "run",
@@ -128,24 +128,24 @@ def test_the_best_save_outlives_the_pool_that_it_had(tmp_path: Path) -> None:
         ].keys()
 
 
-def test_a_member_that_is_damaged_everywhere_is_left_out_by_name(copied: Path) -> None:
+def test_damaged_member_is_dropped_and_named(copied: Path) -> None:
     shutil.rmtree(saves_of(copied)[0])  # made before the first snapshot
     flip(saves_of(copied)[0] / "opponent-step-0.safetensors")
     manager, lines = quiet(copied)
     state = manager.state
     assert state.step == 3 * FRAMES
-    [line] = [line for line in lines if "no save is whole" in line]
+    [line] = [line for line in lines if "no undamaged checkpoint" in line]
     assert "opponent-step-0.safetensors: damaged" in line
     assert [*members(state)] == ["step-24", "step-48", "step-72"]
     assert league_of(state).lost == ["step-0"]
 
 
-def test_runs_go_on_after_a_member_is_lost(copied: Path) -> None:
+def test_runs_continue_after_the_loss_of_a_member(copied: Path) -> None:
     """Also if it was playing when the run was saved: those games begin anew."""
     shutil.rmtree(saves_of(copied)[0])
     seating = quiet(copied)[0].state.parts["players"]
-    assert isinstance(seating, Seating)
-    assert "step-0" in seating.seated()
+    assert isinstance(seating, PoolLineups)
+    assert "step-0" in seating.playing_members()
     flip(saves_of(copied)[-1] / "opponent-step-0.safetensors")
     manager = run(copied, 5)
     assert manager.state.step == 5 * FRAMES
@@ -157,11 +157,11 @@ def test_runs_go_on_after_a_member_is_lost(copied: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_without_the_section_keeps_its_league(copied: Path) -> None:
+def test_run_without_selfplay_keeps_its_league(copied: Path) -> None:
     with_league = quiet(copied)[0].state
     before = members(with_league)
     state = run(copied, 5, "selfplay=None", pool=False).state
-    assert all(isinstance(state.parts[name], KeptPart) for name in (LEAGUE, PLAYERS))
+    assert all(isinstance(state.parts[name], UnusedPart) for name in (LEAGUE, PLAYERS))
     assert dict(state.parts["league"].files()) == {m.file: m.weights for m in before.values()}
     assert (saves_of(copied)[-1] / "opponent-step-0.safetensors").stat().st_nlink > 3
     again = run(copied, 6, *POOL).state
@@ -198,7 +198,7 @@ def test_members_are_agents(jousts: Path) -> None:
         load_agent(f"{jousts}@opponent:{named}", env=world).act(shown)
 
 
-def test_members_of_an_earlier_save(jousts: Path) -> None:
+def test_members_of_an_earlier_save_are_loaded(jousts: Path) -> None:
     assert read_saved_run(Path(f"{jousts}@48@opponent:step-24")).path.name == "step-000000000048"
     assert read_saved_run(Path(f"{jousts}@latest@opponent:step-24")).step == 24
     with pytest.raises(CheckpointError, match="step-0, step-24, step-48; got 'step-72'"):
@@ -213,24 +213,24 @@ def test_pools_are_listed(jousts: Path) -> None:
     assert [m.name for m in members_of(Path(f"{jousts}@48@opponents"))][-1] == "step-48"
 
 
-def test_saves_without_a_pool_say_so(tmp_path: Path) -> None:
+def test_saves_without_a_pool_raise(tmp_path: Path) -> None:
     run(tmp_path / "run", 1, pool=False)
-    with pytest.raises(CheckpointError, match="expected a save of a run with opponents"):
+    with pytest.raises(CheckpointError, match="expected a checkpoint with opponents"):
         members_of(tmp_path / "run")
-    with pytest.raises(CheckpointError, match="which are none; got 'x'"):
+    with pytest.raises(CheckpointError, match="none; got 'x'"):
         read_saved_run(Path(f"{tmp_path / 'run'}@opponent:x"))
 
 
-def test_unknown_members_get_the_nearest_name(jousts: Path) -> None:
+def test_unknown_member_error_suggests_the_nearest_name(jousts: Path) -> None:
     with pytest.raises(CheckpointError, match=r"got 'stepp-24'; did you mean step-24\?"):
         load_agent(f"{jousts}@opponent:stepp-24")
-    with pytest.raises(CheckpointError, match="expected a save, got opponents in one"):
+    with pytest.raises(CheckpointError, match="expected a checkpoint, got opponents of one"):
         StateManager(init_path=f"{jousts}@opponent:step-24")
 
 
-def test_members_without_a_network_are_named_by_themselves(tmp_path: Path) -> None:
+def test_loading_a_member_without_a_network_raises(tmp_path: Path) -> None:
     run(tmp_path / "run", 1, 'selfplay.opponents=["random"]')
-    with pytest.raises(CheckpointError, match="expected one with a network, it is 'random'"):
+    with pytest.raises(CheckpointError, match="expected one with a network, got 'random'"):
         load_agent(f"{tmp_path / 'run'}@opponent:random")
 
 
@@ -256,13 +256,13 @@ def with_weight(value: float, data: bytes) -> bytes:
         (lambda data: b"", "cannot be read"),
         (lambda data: b"\xff" * 64, "cannot be read"),
         (lambda data: data[: len(data) // 2], "cannot be read"),
-        (lambda data: save({"x": torch.zeros(1)}), "network of your own, with x"),
+        (lambda data: save({"x": torch.zeros(1)}), "custom network, with x"),
         (lambda data: save({}), "the weights do not fit the network"),
         (lambda data: with_weight(float("nan"), data), "finite numbers"),
         (lambda data: with_weight(1e30, data), "finite numbers"),
     ],
 )
-def test_hostile_files_of_members_are_refused(
+def test_hostile_files_of_members_raise(
     jousts: Path, tmp_path: Path, damage: Any, message: str
 ) -> None:
     name = "opponent-step-24.safetensors"
@@ -297,7 +297,7 @@ def test_hostile_files_of_members_are_refused(
         ("ci95", float("nan"), r"members\[1\]\.ci95: expected finite"),
     ],
 )
-def test_hostile_descriptions_of_members_are_refused(
+def test_hostile_descriptions_of_members_raise(
     jousts: Path, tmp_path: Path, field: str, value: Any, message: str
 ) -> None:
     newest = saves_of(jousts)[-1]
@@ -314,12 +314,12 @@ def test_hostile_descriptions_of_members_are_refused(
         ("members", {}, r"league: members: expected a list, got \{\}"),
         ("members", None, "league: members: expected a list, got None"),
         ("members", [None], r"league: members\[0\]: expected the fields name, "),
-        ("files", 5, "league: files: expected contents by names of files"),
+        ("files", 5, "league: files: expected contents by file name"),
         ("next_snapshot", {}, r"league: next_snapshot: expected a number, got \{\}"),
         ("elo", [], r"league: elo: expected a number, got \[\]"),
     ],
 )
-def test_fields_of_a_league_of_another_type_are_refused(
+def test_league_fields_of_another_type_raise(
     jousts: Path, tmp_path: Path, field: str, value: Any, message: str
 ) -> None:
     newest = saves_of(jousts)[-1]
@@ -333,7 +333,7 @@ def test_fields_of_a_league_of_another_type_are_refused(
 
 
 @pytest.mark.parametrize("table", [None, [], "x", 5, {"sides": {}}])
-def test_seats_of_another_type_are_refused(jousts: Path, tmp_path: Path, table: Any) -> None:
+def test_lineups_of_another_type_raise(jousts: Path, tmp_path: Path, table: Any) -> None:
     newest = saves_of(jousts)[-1]
     rest = unpack((newest / REST).read_bytes())
     rest["parts"]["players"]["table"] = table
@@ -349,7 +349,7 @@ class Failing(League):
         raise state["members"][99]
 
 
-def test_a_part_that_fails_at_a_saved_state_is_named_with_the_file(
+def test_error_of_load_state_dict_names_part_and_file(
     jousts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_files, "League", Failing)
@@ -374,7 +374,7 @@ def test_a_part_that_fails_at_a_saved_state_is_named_with_the_file(
         ["resume", "SAVE"],
     ],
 )
-def test_commands_name_file_and_field_of_results_of_another_type(
+def test_command_errors_name_file_and_field(
     duels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     newest = saves_of(duels)[-1]
@@ -484,14 +484,14 @@ def test_verify_names_the_damaged_member(copied: Path, capsys: pytest.CaptureFix
     assert len(damaged) == 2
 
 
-def test_diff_shows_members_that_came_and_left(
+def test_diff_shows_added_and_removed_members(
     jousts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert enn(["checkpoints", "diff", f"{jousts}@48", f"{jousts}@72"]) == 1
     shown = " ".join(capsys.readouterr().out.split())
-    assert "step-72 came" in shown
+    assert "step-72 added" in shown
     assert enn(["checkpoints", "diff", f"{jousts}@72", f"{jousts}@48"]) == 1
-    assert "step-72 left" in " ".join(capsys.readouterr().out.split())
+    assert "step-72 removed" in " ".join(capsys.readouterr().out.split())
     newest, name = saves_of(jousts)[-1], "opponent-step-24.safetensors"
     other = changed(newest, tmp_path, name, with_weight(0.5, (newest / name).read_bytes()))
     assert enn(["checkpoints", "diff", str(newest), str(other)]) == 1

@@ -35,7 +35,7 @@ def test_weights_by_hand(choose: Choose, expected: list[float]) -> None:
     assert member_weights(choose, p, steps).tolist() == expected
 
 
-def test_a_new_member_is_neither_starved_nor_flooded() -> None:
+def test_weights_of_a_new_member_are_moderate() -> None:
     """The agent beats one member in 98 of 98 games, loses 98 of 98, and has not met the third."""
     p = expected_score(np.array([98.0, 0, 0]), np.zeros(3), np.array([98.0, 98, 0]))
     steps = np.array([0, 1, 2])
@@ -62,14 +62,14 @@ def test_without_snapshots_there_is_no_latest_one() -> None:
         ([0, 0], "expected a weight above 0 for at least one member, all 2 are 0"),
     ],
 )
-def test_weights_that_cannot_be_used_are_errors(weights: object, problem: str) -> None:
+def test_invalid_weights_raise(weights: object, problem: str) -> None:
     if weights is None:
         weights = [None, 1.0]
     with pytest.raises(ConfigError, match=f"^matchmaker at step 640: {problem}"):
         validated_weights(weights, ["random", "step-128"], 640)
 
 
-def test_weights_of_any_sequence_are_numbers() -> None:
+def test_weights_may_be_any_sequence_of_numbers() -> None:
     weights = validated_weights((1, True), ["a", "b"], 0)
     assert weights.dtype == np.float64
     assert weights.tolist() == [1, 1]
@@ -83,7 +83,7 @@ WEIGHTS = st.lists(
 
 
 @given(WEIGHTS, st.integers(1, 10), st.integers(0, 2**31), st.integers(0, 2**40))
-def test_members_in_play_are_distinct_and_have_a_weight(
+def test_members_in_play_are_distinct_with_positive_weights(
     weights: np.ndarray, count: int, seed: int, step: int
 ) -> None:
     drawn = draw_in_play(weights, count, seed, step)
@@ -111,7 +111,7 @@ def test_members_are_drawn_by_weight_without_replacement() -> None:
     st.integers(0, 2**31),
     st.lists(st.tuples(*[st.integers(0, 2**20)] * 3), min_size=1, max_size=20),
 )
-def test_each_opponent_is_a_function_of_match_game_and_seat(
+def test_opponents_are_a_function_of_match_game_and_seat(
     weights: np.ndarray, seed: int, rows: list[tuple[int, int, int]]
 ) -> None:
     matches, games, seats = np.array(rows, dtype=np.int64).T
@@ -123,7 +123,7 @@ def test_each_opponent_is_a_function_of_match_game_and_seat(
         assert alone.tolist() == [drawn[i]]
 
 
-def test_opponents_are_drawn_by_weight_and_each_for_itself() -> None:
+def test_opponents_are_drawn_independently_by_weight() -> None:
     weights, n = np.array([1.0, 0.0, 3.0]), 40_000
     matches, games = np.divmod(np.arange(n), 100)
     seats = [draw_opponents(weights, 5, matches, games, np.full(n, k)) for k in (1, 2)]
@@ -163,7 +163,7 @@ def test_the_agent_takes_each_seat_equally_often(
         ([0, 100, 200, 201], 2),
     ],
 )
-def test_the_snapshot_with_the_closest_neighbours_leaves(steps: list[int], evicted: int) -> None:
+def test_snapshot_with_the_closest_neighbours_is_evicted(steps: list[int], evicted: int) -> None:
     assert snapshot_to_evict(np.array(steps)) == evicted
 
 

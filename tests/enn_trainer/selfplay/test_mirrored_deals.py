@@ -139,7 +139,7 @@ def test_games_are_rounded_up_to_whole_deals() -> None:
 
 
 @pytest.mark.parametrize("world", [Cards, OfThree])
-def test_a_deal_that_decides_the_winner_gives_one_half_with_an_interval_of_0(world: Any) -> None:
+def test_deal_that_determines_the_winner_scores_one_half(world: Any) -> None:
     played = play_league([Zero, AlsoZero], world, games=120, seed=1)
     assert [x[0, 1] for x in played.payoff] == [0.5, 0.5, 0.5]
     assert played.ratings is not None
@@ -156,7 +156,7 @@ def test_the_interval_of_two_equal_bots_contains_one_half(seed: int) -> None:
 
 
 @pytest.mark.parametrize("players", [[Adds, Adds], ["random", "random"]])
-def test_a_player_against_a_copy_of_itself_has_one_half(players: list[Any]) -> None:
+def test_player_against_its_copy_scores_one_half(players: list[Any]) -> None:
     """Random choices are those of the seat in a deal, whoever has it."""
     played = play_league(players, SmallCards, games=40, seed=2)
     assert [x[0, 1] for x in played.payoff] == [0.5, 0.5, 0.5]
@@ -164,7 +164,7 @@ def test_a_player_against_a_copy_of_itself_has_one_half(players: list[Any]) -> N
     assert means.mean[0, 1] == means.mean[1, 0]
 
 
-def test_intervals_of_means_are_over_deals() -> None:
+def test_confidence_intervals_are_over_deals() -> None:
     """A player who adds 1 in each turn gets as many more as its deals have turns, from 1 to 3."""
     played = play_league([Zero, One], Cards, 200, 3, metric="episodic_reward")
     mean, low, high = played.payoff

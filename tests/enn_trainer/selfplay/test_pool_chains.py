@@ -50,7 +50,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_against_everybody_resumes_to_the_bit(pool: Path, tmp_path: Path) -> None:
+def test_run_against_all_kinds_of_members_resumes_bitwise(pool: Path, tmp_path: Path) -> None:
     straight = StateManager(checkpoint_dir=pool).state
     run(tmp_path / "run", 2)
     resumed = run(tmp_path / "run", 4, "rollout.processes=2").state
@@ -62,7 +62,7 @@ def test_a_run_against_everybody_resumes_to_the_bit(pool: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_run_that_remembers_resumes_to_the_bit(tmp_path: Path) -> None:
+def test_recurrent_selfplay_run_resumes_bitwise(tmp_path: Path) -> None:
     memory = 'net.memory=(of: "both", inputs: ["action", "reward"])'
     more = (memory, "optim.bs=12", "ppo.seq_len=2")
     straight = run(tmp_path / "one", 4, *more).state
@@ -71,7 +71,7 @@ def test_a_run_that_remembers_resumes_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_everybody_is_recorded_with_what_they_know(pool: Path) -> None:
+def test_all_players_are_recorded_with_their_probabilities(pool: Path) -> None:
     steps = [*Recording.open(pool / "pool.rec").steps()]
     everything: dict[str, list[Any]] = {name: [] for name in ("", "Brawler", "random")}
     for step in steps:
@@ -101,7 +101,7 @@ def test_everybody_is_recorded_with_what_they_know(pool: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_player_of_a_recording_is_cloned(pool: Path) -> None:
+def test_each_player_of_a_recording_can_be_cloned(pool: Path) -> None:
     quiet: Any = lambda line: None  # noqa: E731
     for player in ("", "random", "Brawler"):
         settings = [f"clone.player={player}", "clone.epochs=1"]
@@ -110,7 +110,9 @@ def test_each_player_of_a_recording_is_cloned(pool: Path) -> None:
         assert np.isfinite(result.train.mean_loss(0.5))
         kl = config(*settings, "clone.loss=kl")
         if player == "Brawler":
-            with pytest.raises(ConfigError, match=r"clone.loss='kl': expected .* of bots"):
+            with pytest.raises(
+                ConfigError, match=r"clone.loss='kl': expected .* as bots have none"
+            ):
                 clone(pool / "pool.rec", kl, say=quiet)
         else:
             result = clone(pool / "pool.rec", kl, say=quiet)
@@ -118,7 +120,7 @@ def test_each_player_of_a_recording_is_cloned(pool: Path) -> None:
             assert np.isfinite(result.train.mean_loss(0.5))
 
 
-def test_decisions_of_bots_networks_and_random_players_are_joined() -> None:
+def test_decisions_of_all_kinds_of_players_are_concatenated() -> None:
     envs = EnvList(Skirmish, 12)
     envs.seed(2)
     space, actions = envs.obs_space(), envs.action_space()

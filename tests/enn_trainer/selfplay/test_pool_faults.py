@@ -43,7 +43,7 @@ def flip(save: Path, pattern: str) -> None:
 
 
 @pytest.mark.slow
-def test_own_snapshots_join_beside_those_of_another_run() -> None:
+def test_snapshots_join_the_pool_with_members_of_another_run() -> None:
     """They have the same names there."""
     run(Path("rival"), 3, "seed=5", 'selfplay.opponents=["random"]')
     manager = run(Path("own"), 2, 'selfplay.opponents=["rival@opponents"]')
@@ -56,7 +56,7 @@ def test_own_snapshots_join_beside_those_of_another_run() -> None:
     assert (first.elo, first.ci95) == (1200.0, 0.0)
 
 
-def test_a_run_whose_only_member_is_lost_takes_another_snapshot() -> None:
+def test_run_takes_a_snapshot_after_losing_its_only_member() -> None:
     settings = "selfplay.snapshot_every=100000"
     run(Path("one"), 2, settings)
     rmtree(saves_of(Path("one"))[0])  # without a member yet
@@ -67,7 +67,7 @@ def test_a_run_whose_only_member_is_lost_takes_another_snapshot() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False])
-def test_a_run_whose_named_member_is_lost_does_not_need_its_path(given: bool) -> None:
+def test_lost_named_member_does_not_need_its_path(given: bool) -> None:
     run(Path("rival"), 1, pool=False)
     named = 'selfplay.opponents=["rival"]'
     run(Path("own"), 2, named)
@@ -78,14 +78,14 @@ def test_a_run_whose_named_member_is_lost_does_not_need_its_path(given: bool) ->
     run(Path("own"), 4)  # of whose save it is no member any more
 
 
-def test_a_new_opponent_that_there_is_not_is_an_error_on_resume() -> None:
+def test_missing_new_opponent_raises_on_resume() -> None:
     run(Path("own"), 1)
     with pytest.raises(Exception, match=r"selfplay\.opponents\[0\]: rival: expected a checkpoint"):
         run(Path("own"), 2, 'selfplay.opponents=["rival"]')
 
 
 @pytest.mark.slow
-def test_bots_that_count_all_their_turns_are_resumed() -> None:
+def test_stateful_bots_are_resumed() -> None:
     straight = run(Path("straight"), 8, *AGAINST_COUNTING)
     run(Path("cut"), 3, *AGAINST_COUNTING)
     run(Path("cut"), 5, *AGAINST_COUNTING)
@@ -96,7 +96,7 @@ def test_bots_that_count_all_their_turns_are_resumed() -> None:
 
 
 @pytest.mark.parametrize("updates", [0, 3])
-def test_a_failed_update_leaves_the_players_and_bots_as_they_were(
+def test_failed_update_restores_players_and_bots(
     updates: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = [*SETTINGS, *POOL, *AGAINST_COUNTING, "total_timesteps=100000"]
@@ -143,13 +143,13 @@ class SwappedFirst(Swapped):
     is_first = True
 
 
-def test_a_member_with_its_types_in_another_order_plays_as_it_did() -> None:
+def test_member_with_another_order_of_types_plays_equally() -> None:
     run(Path("rival"), 1, "seed=4", pool=False, env=SwappedFirst)
     settings = [*SETTINGS, *POOL, 'selfplay.opponents=["rival"]', "total_timesteps=1000"]
     manager = StateManager(overrides=settings)
     with Trainer(manager, Swapped) as trainer:
         trainer.step()
-        players = trainer.episodes.begun().players
+        players = trainer.episodes.running_collector().players
         agent, member = players.player(""), players.player("rival-32")  # type: ignore[attr-defined]
         assert type(member.agent).__name__ == "Wired"
         assert type(agent.agent).__name__ == "RogueNet"
@@ -164,7 +164,7 @@ class Loud(Joust):
         return shown
 
 
-def test_input_statistics_know_the_frames_of_the_agent_alone() -> None:
+def test_input_statistics_have_frames_of_the_agent_only() -> None:
     pool = ["selfplay.share=1", "selfplay.sides=[0]", "optim.bs=8", "total_timesteps=1000"]
     with Trainer(StateManager(overrides=[*SETTINGS, *POOL, *pool]), Loud) as trainer:
         for _ in range(3):
@@ -174,13 +174,13 @@ def test_input_statistics_know_the_frames_of_the_agent_alone() -> None:
             trainer.step()
 
 
-def test_a_matchmaker_without_a_pool_is_an_error() -> None:
+def test_matchmaker_without_a_pool_raises() -> None:
     manager = StateManager(overrides=[*SETTINGS, "total_timesteps=24"])
-    with pytest.raises(ConfigError, match="matchmaker: expected the section selfplay beside it"):
+    with pytest.raises(ConfigError, match="matchmaker: expected the setting selfplay"):
         train(manager, Joust, matchmaker=lambda members, step: [1.0])  # type: ignore[arg-type,return-value]
 
 
-def test_an_exploiter_is_kept_beside_the_saves_of_its_victim() -> None:
+def test_exploiter_is_saved_next_to_its_victim() -> None:
     config = run(Path("victim"), 1).config
     config.total_timesteps = 24
     found = exploit("victim", Joust, config, games=4)
@@ -188,7 +188,7 @@ def test_an_exploiter_is_kept_beside_the_saves_of_its_victim() -> None:
     assert found.path.parent.parent.resolve() == Path("victim").resolve()
 
 
-def test_copies_of_networks_keep_what_their_empty_dictionaries_are() -> None:
+def test_copied_networks_have_separate_empty_dicts() -> None:
     network = torch.nn.Linear(1, 1)
     network.seen = defaultdict(list)  # type: ignore[assignment]
     copied = frozen_copy(network, "selfplay")
@@ -199,7 +199,7 @@ def test_copies_of_networks_keep_what_their_empty_dictionaries_are() -> None:
     assert not any(parameter.requires_grad for parameter in copied.parameters())
 
 
-def test_an_opponent_that_a_program_cannot_make_is_refused_before_training() -> None:
+def test_opponent_that_cannot_be_created_raises_before_training() -> None:
     def refuse(name: str, *_: Any) -> Any:
         raise ConfigError(f"opponents: expected one that there is, got {name}")
 

@@ -11,7 +11,7 @@ from enn_trainer import CheckpointError, ConfigError, StateManager, Trainer, tra
 from enn_trainer.checkpoints.weights import tensors_of
 from enn_trainer.run.tournament import play_league
 from enn_trainer.selfplay.league import League
-from enn_trainer.selfplay.seating import Seating
+from enn_trainer.selfplay.seating import PoolLineups
 from entity_env import Observation
 from entity_env.adapters.from_pettingzoo import FromPettingZoo
 from entity_env.adapters.mapping import FieldMap, Select
@@ -52,7 +52,7 @@ def games_of(manager: StateManager) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_bots_and_members_play_every_kind_of_action_and_resume_to_the_bit(
+def test_bots_and_members_play_all_action_types_and_resume_bitwise(
     tmp_path: Path, processes: int
 ) -> None:
     """Bots with states too, in running games; and processes change nothing."""
@@ -99,7 +99,7 @@ class Together(Duel):
 
 
 @pytest.mark.slow
-def test_sides_that_cooperate_are_not_compared() -> None:
+def test_cooperating_sides_are_not_compared() -> None:
     settings = ['selfplay.result=""', "selfplay.choose=uniform"]
     manager = StateManager(overrides=[*SMALL, *settings, "total_timesteps=10000"])
     with Trainer(manager, Together) as trainer:
@@ -110,7 +110,7 @@ def test_sides_that_cooperate_are_not_compared() -> None:
     assert {*games_of(manager).values()} == {0}
 
 
-def test_a_matchmaker_that_needs_scores_has_none_of_sides_that_are_not_compared() -> None:
+def test_score_based_matchmaking_of_cooperating_sides_raises() -> None:
     asked: list[list[float]] = []
 
     def prefer_strong(pool: Any, step: int) -> Any:
@@ -143,9 +143,7 @@ def own_net(d_model: int = 4, **more: Any) -> OwnNet:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["", "@{step}", "@opponent:step-0", "@opponents"])
-def test_saves_of_a_network_of_ones_own_are_opponents_of_one_like_it(
-    tmp_path: Path, form: str
-) -> None:
+def test_saves_of_a_custom_network_can_be_opponents(tmp_path: Path, form: str) -> None:
     rival = run(tmp_path / "rival", Duel, 2, agent=own_net())
     entry = f"{tmp_path}/rival{form.format(step=rival.state.step)}"
     named = f'selfplay.opponents=["{entry}"]'
@@ -160,7 +158,7 @@ def test_saves_of_a_network_of_ones_own_are_opponents_of_one_like_it(
         assert all(torch.equal(last[name], tensor) for name, tensor in weights[0].items())
     # Without a network like it there is one line.
     for others, expected in (
-        ({}, r"^selfplay\.opponents.*network of your own"),
+        ({}, r"^selfplay\.opponents.*custom network"),
         ({"agent": own_net(8)}, r"^selfplay\.opponents.* do not fit the network"),
     ):
         with pytest.raises((CheckpointError, ConfigError), match=expected) as raised:
@@ -169,7 +167,7 @@ def test_saves_of_a_network_of_ones_own_are_opponents_of_one_like_it(
 
 
 @pytest.mark.slow
-def test_a_network_of_ones_own_plays_against_its_earlier_selves_and_resumes(
+def test_custom_network_plays_its_snapshots_and_resumes(
     tmp_path: Path,
 ) -> None:
     network = own_net
@@ -184,7 +182,7 @@ def test_a_network_of_ones_own_plays_against_its_earlier_selves_and_resumes(
 
 
 @pytest.mark.slow
-def test_a_member_that_left_the_pool_plays_its_games_to_the_end() -> None:
+def test_evicted_member_finishes_its_games() -> None:
     settings = ["selfplay.capacity=1", "selfplay.choose=latest", "rollout.steps=2", "optim.bs=12"]
     manager = StateManager(overrides=[*SMALL, *settings, "selfplay.snapshot_every=24"])
     left = 0
@@ -193,10 +191,10 @@ def test_a_member_that_left_the_pool_plays_its_games_to_the_end() -> None:
             trainer.step()
             assert trainer.league is not None
             seating = manager.state.parts["players"]
-            assert isinstance(seating, Seating)
+            assert isinstance(seating, PoolLineups)
             pool = {member.name for member in trainer.league.pool}
             known = {member.name for member in trainer.league.members}
             assert len(pool) == 1
-            assert seating.seated() <= known
-            left += len(seating.seated() - pool)
+            assert seating.playing_members() <= known
+            left += len(seating.playing_members() - pool)
     assert left > 0

@@ -82,7 +82,7 @@ def by_loops(rollout: Rollout) -> dict[str, float]:
 @pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(0, 10**6))
-def test_statistics_are_those_of_a_loop_over_actors(seed: int) -> None:
+def test_action_statistics_match_a_loop_over_actors(seed: int) -> None:
     _, rollout = collected(seed)
     got = action_statistics(rollout, SPACE)  # type: ignore[arg-type]
     expected = by_loops(rollout)
@@ -99,7 +99,7 @@ def test_frequencies_of_labels_add_up_to_one() -> None:
     assert {"actions/walk/left", "actions/walk/stay", "actions/walk/right"} <= set(got)
 
 
-def test_an_action_without_actors_has_only_their_number() -> None:
+def test_action_without_actors_has_only_a_count() -> None:
     _, rollout = collected(0)
     for action in ("walk", "watch", "call"):
         empty = RaggedTensor(torch.zeros(0, dtype=torch.int64), np.zeros(30, dtype=np.int64))
@@ -123,18 +123,18 @@ def test_kl_of_actions_is_a_mean_over_their_actors_and_adds_up() -> None:
     net, rollout = collected(1)
     num_actors = {name: len(rows.values) for name, rows in rollout.actions.items()}
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    told = optimize(
+    output = optimize(
         *(net, optimizer, rollout, advantages(rollout, PPOConfig())),
         ppo=PPOConfig(),
         optim=OptimizerConfig(bs=10, update_epochs=2),
         ent_coef=0.0,
         seed=0,
     )
-    kls = {name: told[f"policy/{name}/kl"] for name in num_actors}
+    kls = {name: output[f"policy/{name}/kl"] for name in num_actors}
     assert len(set(kls.values())) == 3
     assert all(kl > 0 for kl in kls.values())
     mean = sum(kls[name] * n for name, n in num_actors.items()) / sum(num_actors.values())
-    assert told["losses/approx_kl"] == pytest.approx(mean, rel=1e-4)
+    assert output["losses/approx_kl"] == pytest.approx(mean, rel=1e-4)
 
 
 def test_metric_scalars_have_mean_min_max_and_count() -> None:
@@ -147,6 +147,6 @@ def test_metric_scalars_have_mean_min_max_and_count() -> None:
     }
 
 
-def test_a_metric_that_counted_nothing_has_only_its_count() -> None:
+def test_metric_without_values_has_only_a_count() -> None:
     """Its range is infinite and its mean undefined; a chart is better off without them."""
     assert metric_scalars({"reward": Metric()}) == {"reward.count": 0.0}

@@ -66,7 +66,7 @@ def output(console: Console) -> str:
 
 @pytest.fixture(autouse=True)
 def _capable_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is shown must not depend on where the tests run."""
+    """The display must not depend on the terminal of the tests."""
     for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -87,18 +87,18 @@ def test_plain_line_shows_every_number() -> None:
 @pytest.mark.parametrize(
     ("ages", "text"),
     [
-        ((640.0, 640.0, 640.0), "return 0.500 of 4 episodes; 32 run on, 640 steps  length"),
-        ((33.0, 1.0, 1200.0), "return 0.500 of 4 episodes; 32 run on, 1 to 1,200 steps  length"),
+        ((640.0, 640.0, 640.0), "return 0.500 of 4 episodes; 32 running, 640 steps  length"),
+        ((33.0, 1.0, 1200.0), "return 0.500 of 4 episodes; 32 running, 1 to 1,200 steps  length"),
         ((32.0, 1.0, 1200.0), "return 0.500 of 4 episodes  length"),
     ],
 )
-def test_episodes_that_run_for_longer_than_those_that_ended_are_shown(
+def test_running_episodes_longer_than_finished_ones_are_displayed(
     ages: tuple[float, float, float], text: str
 ) -> None:
     """As the return is that of the short ones alone."""
-    of_running = dict(zip(("mean", "min", "max"), ages, strict=True))
+    running = dict(zip(("mean", "min", "max"), ages, strict=True))
     metrics = {**LINE.metrics, "running_length.count": 32.0}
-    metrics |= {f"running_length.{which}": age for which, age in of_running.items()}
+    metrics |= {f"running_length.{which}": age for which, age in running.items()}
     console = plain_console()
     with Progress(100, 0, console, Clock()) as progress:
         progress.update(LINE._replace(metrics=metrics))
@@ -132,8 +132,8 @@ def test_plain_lines_are_the_first_the_last_and_one_a_second() -> None:
         for step in range(1, 26):
             progress.update(LINE._replace(step=step))
             clock.now_s += 0.125
-    shown = [int(line.split()[1].split("/")[0]) for line in output(console).splitlines()]
-    assert shown == [1, 9, 17, 25]
+    printed = [int(line.split()[1].split("/")[0]) for line in output(console).splitlines()]
+    assert printed == [1, 9, 17, 25]
 
 
 def test_the_last_line_is_shown_even_when_the_run_fails() -> None:
@@ -202,7 +202,7 @@ def test_return_stays_while_no_episode_ends() -> None:
     assert all("return 0.250" in line for line in output(console).splitlines())
 
 
-def test_a_nan_return_is_shown_and_kept_out_of_the_trend() -> None:
+def test_nan_return_is_displayed_and_excluded_from_the_trend() -> None:
     console, clock = plain_console(), Clock()
     with Progress(1000, 0, console, clock) as progress:
         for mean_return in [0.25, math.nan, 0.75]:
@@ -229,12 +229,12 @@ def test_panel_shows_return_and_time_left(width: int) -> None:
             clock.now_s += 20
             progress.update(with_return(step / 1000 - 0.4, step))
     panel = output(console).rpartition("╭")[2]
-    for shown in ("40.0%", "elapsed", "1m20s", "left", "2m00s", "step 400 of 1,000"):
-        assert shown in panel
-    for shown in ("0.000", "↗ +0.200", "best", "▁▃▆█", "16", "32.0", "15,231", "30,462"):
-        assert shown in panel
-    for shown in ("1.41", "0.0042", "0.71", "2.5e-04"):
-        assert shown in panel
+    for printed in ("40.0%", "elapsed", "1m20s", "left", "2m00s", "step 400 of 1,000"):
+        assert printed in panel
+    for printed in ("0.000", "↗ +0.200", "best", "▁▃▆█", "16", "32.0", "15,231", "30,462"):
+        assert printed in panel
+    for printed in ("1.41", "0.0042", "0.71", "2.5e-04"):
+        assert printed in panel
     assert "…" not in panel
 
 
@@ -335,7 +335,7 @@ def test_panel_shows_entropies_phases_memory_and_evaluations() -> None:
     panel = output(console).rpartition("╭")[2]
     assert "evaluation  37%  step 0  episodic_reward 0.9" in panel
     assert "812 MB" in panel
-    for shown in (
+    for printed in (
         "policy entropy, % of maximum",
         "walk",
         "50%",
@@ -345,13 +345,13 @@ def test_panel_shows_entropies_phases_memory_and_evaluations() -> None:
         "▓ optimize 30%",
         "▒ track 10%",
     ):
-        assert shown in panel
+        assert printed in panel
     (bar,) = [row for row in panel.splitlines() if "█▓" in row]
-    # 98 columns, of which 6 are border and padding: 92 * 0.6, 92 * 0.3, 92 * 0.1
+    # 98 columns minus 6 of border and padding: 92 * 0.6, 92 * 0.3, 92 * 0.1
     assert [bar.count(glyph) for glyph in "█▓▒"] == [55, 28, 9]
 
 
-def test_evaluations_are_plain_lines_elsewhere() -> None:
+def test_evaluations_are_plain_lines_without_a_terminal() -> None:
     console = plain_console()
     with Progress(1000, 0, console, Clock()) as progress:
         progress.evaluating(0.5)
@@ -367,10 +367,10 @@ def test_every_number_is_whole_at_any_width(width: int) -> None:
     with Progress(1000, 0, console, Clock()) as progress:
         progress.update(LINE._replace(step=400, normalised_entropies={"a": 0.25}))
     panel = output(console).rpartition("╭")[2]
-    for shown in ("40.0%", "left", "0.500", "32.0", "15,231", "30,462", "2.0", "25%"):
-        assert shown in panel
-    for shown in ("1.41", "0.0042", "0.71", "2.5e-04", "812 MB", "entities/frame", "learning rate"):
-        assert shown in panel
+    for printed in ("40.0%", "left", "0.500", "32.0", "15,231", "30,462", "2.0", "25%"):
+        assert printed in panel
+    for text in ("1.41", "0.0042", "0.71", "2.5e-04", "812 MB", "entities/frame", "learning rate"):
+        assert text in panel
 
 
 @pytest.mark.parametrize("height", [8, 10, 14, 18, 24, 60])
@@ -394,7 +394,7 @@ def test_a_panel_is_never_higher_than_the_terminal(width: int, height: int) -> N
 
 
 @pytest.mark.parametrize(("max_seconds", "left"), [(30.0, "28s"), (3600.0, "1m36s"), (1.0, "0s")])
-def test_time_left_ends_with_the_time_that_training_may_take(max_seconds: float, left: str) -> None:
+def test_remaining_time_respects_the_time_limit(max_seconds: float, left: str) -> None:
     console, clock = plain_console(), Clock()
     with Progress(1_000_000, 0, console, clock, max_seconds) as progress:
         clock.now_s += 2
@@ -416,7 +416,7 @@ def history_of(values: list[float]) -> ReturnHistory:
     return history
 
 
-def test_the_header_is_printed_first_elsewhere_with_the_return_of_random_play() -> None:
+def test_header_and_random_return_are_printed_first_without_a_terminal() -> None:
     console = plain_console()
     with Progress(1000, 0, console, Clock(), header=HEADER, random=PLAYED) as progress:
         progress.update(LINE)
@@ -424,7 +424,7 @@ def test_the_header_is_printed_first_elsewhere_with_the_return_of_random_play() 
     assert first == [*HEADER, "random play: return 0.125 ± 0.0625"]
 
 
-def test_the_header_is_at_the_top_of_the_panel_and_random_play_beside_the_return() -> None:
+def test_panel_starts_with_the_header_and_shows_the_random_return() -> None:
     console, clock = terminal(), Clock()
     with Progress(1000, 0, console, clock, header=HEADER, random=PLAYED) as progress:
         assert HEADER[1] in output(console)
@@ -455,14 +455,15 @@ def test_a_panel_with_a_header_is_never_higher_than_the_terminal(width: int, hei
     def rows() -> list[str]:
         return ("╭" + output(console).rpartition("╭")[2]).rstrip("\n").splitlines()
 
-    with Progress(1000, 0, console, Clock(), header=[f"line {i} " * 9 for i in (1, 2, 3)]) as shown:
+    header = [f"line {i} " * 9 for i in (1, 2, 3)]
+    with Progress(1000, 0, console, Clock(), header=header) as printed:
         assert len(rows()) < height
-        shown.update(LINE)
+        printed.update(LINE)
     assert sum("│" in row or "╰" in row or "╭" in row for row in rows()) < height
     assert any("line 3" in row for row in rows()) == (height >= (18 if width == 40 else 14))
 
 
-def test_bars_are_those_of_the_whole_run() -> None:
+def test_sparkline_covers_the_whole_run() -> None:
     """The first updates stay visible however long the run is: here the return falls, then stays."""
     console, clock = terminal(), Clock()
     with Progress(10_000, 0, console, clock) as progress:
@@ -478,7 +479,7 @@ def test_bars_are_those_of_the_whole_run() -> None:
 
 
 @pytest.mark.parametrize("num", [0, 1, 5, 63, 64, 65, 1000, 4097])
-def test_a_history_is_bounded_and_has_the_mean_of_all_returns(num: int) -> None:
+def test_history_is_bounded_and_keeps_the_mean_of_all_returns(num: int) -> None:
     values = random.Random(num).choices(range(10), k=num)
     history = history_of([*map(float, values), math.nan, math.inf])
     assert len(history.means) < MOST_MEANS
@@ -490,7 +491,7 @@ def test_a_history_is_bounded_and_has_the_mean_of_all_returns(num: int) -> None:
         assert min(values) <= min(history.at_most(7)) <= max(history.at_most(7)) <= max(values)
 
 
-def test_few_returns_are_shown_as_they_are() -> None:
+def test_few_returns_are_not_downsampled() -> None:
     assert history_of([1.0, 3.0, 2.0]).at_most(30) == [1.0, 3.0, 2.0]
     assert history_of([1.0, 3.0, 2.0, 4.0]).at_most(2) == [2.0, 3.0]
 
@@ -520,5 +521,5 @@ def test_a_history_continues_from_its_saved_fields() -> None:
         {"means": [1.0], "each": 0, "total": 0.0, "count": 0},
     ],
 )
-def test_a_damaged_history_begins_anew(saved: object) -> None:
+def test_damaged_history_is_reset(saved: object) -> None:
     assert ReturnHistory.restored(saved) == ReturnHistory()

@@ -29,7 +29,7 @@ def wall(tree: dict[str, Any]) -> dict[str, float]:
     return {path: times.wall_s for path, times in times_between({}, tree).items()}
 
 
-def test_only_what_was_added_since_counts() -> None:
+def test_since_last_reports_only_new_time() -> None:
     spans = Spans()
     with spans.span("a"), spans.span("b"):
         burn(5)
@@ -45,7 +45,7 @@ def test_only_what_was_added_since_counts() -> None:
     assert all(t.wall_s == t.core_s for t in times.values())
 
 
-def test_the_wait_for_threads_is_theirs_by_what_they_used() -> None:
+def test_wait_for_threads_is_attributed_by_their_time() -> None:
     # Two threads work for 6 s and 2 s of 5 s; the rest of the span, 5 - 8/2, is not 0, as what
     # they used is more than the wait: all of it is theirs, three parts to one.
     forward = node("forward", 6.0, in_threads_s=6.0)
@@ -58,7 +58,7 @@ def test_the_wait_for_threads_is_theirs_by_what_they_used() -> None:
     assert times["optimize/forward"].core_s == 6.0
 
 
-def test_what_threads_do_while_the_main_thread_works_takes_no_time_of_the_run() -> None:
+def test_work_of_threads_in_parallel_takes_no_wall_time() -> None:
     # The main thread is in "forward" for 4 s itself, and a thread for another 4 s.
     forward = node("forward", 8.0, in_threads_s=4.0)
     tree = node("run", 5.0, node("optimize", 5.0, forward))
@@ -70,7 +70,7 @@ def test_a_wait_longer_than_the_work_stays_with_the_span() -> None:
     assert wall(tree) == pytest.approx({"optimize": 3.0, "optimize/forward": 2.0})
 
 
-def test_parts_within_threads_share_in_what_theirs_have() -> None:
+def test_nested_spans_of_threads_share_the_time_of_their_parent() -> None:
     attention = node("attention", 4.0, in_threads_s=4.0)
     forward = node("forward", 8.0, attention, in_threads_s=8.0, self_s=4.0)
     tree = node("run", 4.0, node("optimize", 4.0, forward))

@@ -25,7 +25,7 @@ class Config:
     net: NetConfig = field(default_factory=lambda: NetConfig(relpos=NetConfig(d_model=8)))
 
 
-def test_scalars_are_read_back_under_their_tags_at_their_steps(tmp_path: Path) -> None:
+def test_scalars_round_trip_with_tags_and_steps(tmp_path: Path) -> None:
     with Track([TensorBoardSink(tmp_path / "run", {})]) as track:
         track.write(2048, {"losses/entropy": 1.5, "episodic_reward.mean": 0.25})
         track.write(4096, {"losses/entropy": 1.25})
@@ -38,7 +38,7 @@ def test_scalars_are_read_back_under_their_tags_at_their_steps(tmp_path: Path) -
     assert [(e.step, e.value) for e in events.Scalars("episodic_reward.mean")] == [(2048, 0.25)]
 
 
-def test_nan_and_infinity_are_written_as_they_are(tmp_path: Path) -> None:
+def test_nan_and_infinity_are_written_unchanged(tmp_path: Path) -> None:
     """A diverged run must look diverged, not like one that stopped reporting."""
     with Track([TensorBoardSink(tmp_path, {})]) as track:
         track.write(1, {"nan": math.nan, "inf": math.inf})
@@ -82,7 +82,7 @@ def test_files_are_closed_when_the_run_fails(tmp_path: Path) -> None:
 def cli(
     folder: Path, *arguments: str, limit: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """`enn train`, perhaps where no file may become larger than so many bytes."""
+    """Run `enn train`, optionally with a limit of the size of files."""
     program = (
         "import resource, sys\n"
         "from enn_trainer.cli import run\n"
@@ -95,7 +95,7 @@ def cli(
 
 
 @pytest.mark.slow
-def test_a_folder_that_cannot_be_written_is_one_line_also_when_a_run_continues(
+def test_unwritable_folder_prints_one_line_for_new_and_resumed_runs(
     tmp_path: Path,
 ) -> None:
     checkpoint = ["--checkpoint-dir", str(tmp_path / "c")]
@@ -118,7 +118,7 @@ def test_a_full_disk_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     assert error.endswith("metrics.jsonl: File too large")
 
 
-def test_a_tensorboard_file_that_cannot_grow_is_said_and_stays_readable(tmp_path: Path) -> None:
+def test_failed_tensorboard_write_is_reported_and_keeps_the_file_readable(tmp_path: Path) -> None:
     said: list[str] = []
     sink = Guarded("TensorBoard", lambda: TensorBoardSink(tmp_path, {}), said.append)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -132,12 +132,14 @@ def test_a_tensorboard_file_that_cannot_grow_is_said_and_stays_readable(tmp_path
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     sink.close()
     assert len(said) == 1
-    assert said[0].startswith("TensorBoard failed, training goes on without it for now: OSError")
+    assert said[0].startswith(
+        "TensorBoard failed, training continues without it and retries later: OSError"
+    )
     assert file.stat().st_size == size
     assert [event.step for event in read(tmp_path).Scalars("x")] == [1]
 
 
-def test_a_tensorboard_file_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+def test_tensorboard_file_continues_after_truncation(tmp_path: Path) -> None:
     sink = TensorBoardSink(tmp_path, {})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     sink.write(1, {"x": 1.0})

@@ -34,7 +34,7 @@ def test_a_line_has_step_time_and_tags(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_text_that_float_reads(tmp_path: Path, value: float) -> None:
+def test_non_finite_values_are_text_for_float(tmp_path: Path, value: float) -> None:
     sink = JsonlSink(tmp_path / "m", 0)
     sink.write(1, {"x": value})
     sink.close()
@@ -43,7 +43,7 @@ def test_what_is_not_finite_is_text_that_float_reads(tmp_path: Path, value: floa
 
 
 @given(st.integers(0, 6), st.integers(0, 60))
-def test_no_step_stands_twice_however_the_file_was_torn(step: int, torn: int) -> None:
+def test_steps_are_unique_after_any_truncation(step: int, torn: int) -> None:
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"torn-{os.getpid()}.jsonl"
     sink = JsonlSink(path, 0)
     for i in range(1, 7):
@@ -59,7 +59,7 @@ def test_no_step_stands_twice_however_the_file_was_torn(step: int, torn: int) ->
     path.unlink()
 
 
-def test_damage_in_the_middle_is_said(tmp_path: Path) -> None:
+def test_damage_in_the_middle_is_reported(tmp_path: Path) -> None:
     (tmp_path / "m").write_text('{"step": 1}\n{"st\n{"step": 2}\n')
     said: list[str] = []
     JsonlSink(tmp_path / "m", 2, say=said.append).close()
@@ -68,9 +68,7 @@ def test_damage_in_the_middle_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"step": true}', '{"step": 1.5}', "\\xff"])
-def test_a_line_that_says_no_step_does_not_end_a_run_that_continues(
-    tmp_path: Path, line: str
-) -> None:
+def test_line_without_a_step_does_not_end_a_resumed_run(tmp_path: Path, line: str) -> None:
     (tmp_path / "m").write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
     said: list[str] = []
     JsonlSink(tmp_path / "m", 2, say=said.append).close()
@@ -78,7 +76,7 @@ def test_a_line_that_says_no_step_does_not_end_a_run_that_continues(
     assert [row["step"] for row in rows(tmp_path / "m")] == [1, 2]
 
 
-def test_an_evaluation_that_comes_again_is_dropped(tmp_path: Path) -> None:
+def test_repeated_evaluation_is_dropped(tmp_path: Path) -> None:
     for i in range(3):
         sink = JsonlSink(tmp_path / "m", 2 if i else 0)
         if i == 0:
@@ -95,7 +93,7 @@ def test_an_evaluation_that_comes_again_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_over_and_started_again_evaluates_its_end_once(tmp_path: Path) -> None:
+def test_finished_run_that_is_restarted_has_one_final_evaluation(tmp_path: Path) -> None:
     settings = ["eval.steps=2", "eval.interval=48", "total_timesteps=72"]
     run_small(tmp_path, *settings, checkpoint_dir=tmp_path / "c")
     before = [(row["step"], row["kind"]) for row in rows(metrics_file(tmp_path))]
@@ -104,7 +102,7 @@ def test_a_run_that_is_over_and_started_again_evaluates_its_end_once(tmp_path: P
     assert [(row["step"], row["kind"]) for row in rows(metrics_file(tmp_path))] == before
 
 
-def test_a_line_that_does_not_fit_on_the_disk_is_an_error(tmp_path: Path) -> None:
+def test_line_on_a_full_disk_is_an_error(tmp_path: Path) -> None:
     sink = JsonlSink(tmp_path / "metrics.jsonl", 0)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, sink._file)  # the disk is full from now on
@@ -121,7 +119,7 @@ def metrics_file(folder: Path) -> Path:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_lines_are_whole_and_in_order_after_kill_and_resume(tmp_path: Path) -> None:
+def test_lines_are_complete_and_ordered_after_kill_and_resume(tmp_path: Path) -> None:
     settings = [*SMALL, f"data_dir={tmp_path}", "eval.steps=2", "eval.interval=48"]
     settings.append("total_timesteps=1000000")
     program = (
@@ -153,7 +151,7 @@ def test_lines_are_whole_and_in_order_after_kill_and_resume(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_run_from_a_save_elsewhere_leaves_the_other_alone(tmp_path: Path) -> None:
+def test_run_from_a_save_does_not_modify_the_metrics_of_the_original(tmp_path: Path) -> None:
     """It may still be going on."""
     first = run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "c")
     path = metrics_file(tmp_path)

@@ -46,7 +46,7 @@ class Broken:
         raise ConnectionError("still none")
 
 
-def test_a_failing_service_is_said_once_and_left_alone_for_a_while() -> None:
+def test_failing_service_is_reported_once_and_retried_later() -> None:
     now, said, broken = [0.0], [], Broken(works_for=1)
     guarded = Guarded("W&B", lambda: broken, said.append, lambda: now[0])
     for _ in range(5):
@@ -56,10 +56,12 @@ def test_a_failing_service_is_said_once_and_left_alone_for_a_while() -> None:
     guarded.write(1, {})
     guarded.close()
     assert broken.calls == 3
-    assert said == ["W&B failed, training goes on without it for now: ConnectionError: no route"]
+    assert said == [
+        "W&B failed, training continues without it and retries later: ConnectionError: no route"
+    ]
 
 
-def test_a_service_that_was_down_at_the_start_is_used_once_it_is_up() -> None:
+def test_service_that_was_down_at_the_start_is_opened_later() -> None:
     now, said, opened = [0.0], [], []
     up = Broken(works_for=9)
 
@@ -77,7 +79,7 @@ def test_a_service_that_was_down_at_the_start_is_used_once_it_is_up() -> None:
     assert len(said) == 1
 
 
-def test_a_service_that_is_slow_to_fail_takes_a_small_part_of_the_time() -> None:
+def test_slow_failures_take_a_small_share_of_the_time() -> None:
     now, calls = [0.0], []
 
     class Slow(Broken):
@@ -94,7 +96,7 @@ def test_a_service_that_is_slow_to_fail_takes_a_small_part_of_the_time() -> None
     assert len(calls) > 5
 
 
-def test_all_is_closed_also_if_one_fails() -> None:
+def test_all_sinks_are_closed_even_if_a_close_fails() -> None:
     closed = []
 
     class Closes(Broken):
@@ -109,7 +111,7 @@ def test_all_is_closed_also_if_one_fails() -> None:
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # mlflow's own
-def test_a_dead_server_does_not_hold_a_run_up(
+def test_dead_server_does_not_delay_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("mlflow")
@@ -122,12 +124,12 @@ def test_a_dead_server_does_not_hold_a_run_up(
     manager = run_small(tmp_path, f"mlflow_tracking_uri=http://127.0.0.1:{port}")
     assert time.monotonic() - start < 15
     assert manager.state.step == 72
-    assert capsys.readouterr().out.count("MLflow failed, training goes on without it") == 1
+    assert capsys.readouterr().out.count("MLflow failed, training continues without it") == 1
     for name, value in track_services.PATIENCE.items():
         assert os.environ.pop(name) == value
 
 
-def test_a_service_that_cannot_be_opened_is_said_and_left_out(tmp_path: Path) -> None:
+def test_service_that_cannot_be_opened_is_reported_and_skipped(tmp_path: Path) -> None:
     said: list[str] = []
 
     def refuse() -> Broken:
@@ -137,10 +139,12 @@ def test_a_service_that_cannot_be_opened_is_said_and_left_out(tmp_path: Path) ->
     track.write(1, {"x": 1.0})
     track.file(1, "eval", tmp_path / "v.mp4")
     track.close()
-    assert said == ["W&B failed, training goes on without it for now: TimeoutError: 30 seconds"]
+    assert said == [
+        "W&B failed, training continues without it and retries later: TimeoutError: 30 seconds"
+    ]
 
 
-def test_videos_go_where_videos_can_be_shown(tmp_path: Path) -> None:
+def test_videos_are_sent_only_to_sinks_that_support_files(tmp_path: Path) -> None:
     class Numbers:
         def write(self, step: int, scalars: Mapping[str, float]) -> None: ...
         def close(self) -> None: ...
@@ -152,7 +156,7 @@ def test_videos_go_where_videos_can_be_shown(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", ["init", "log", "finish"])
-def test_a_run_outlives_wandb(
+def test_failed_wandb_does_not_end_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: str
 ) -> None:
     import wandb
@@ -182,21 +186,21 @@ def wandb_configs(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_wandb_gets_pages_as_they_are(tmp_path: Path) -> None:
+def test_wandb_gets_unchanged_pages(tmp_path: Path) -> None:
     import wandb
 
     pages = ["eval.episodes=2", "eval.interval=24", "eval.num_envs=2", "eval.capture_replays=true"]
     folder = tmp_path / "c"
     run_small(tmp_path, "track=true", "total_timesteps=24", *pages, checkpoint_dir=folder)
     wandb.teardown()
-    kept = {page.read_bytes() for page in (folder / "replays").iterdir()}
+    retained = {page.read_bytes() for page in (folder / "replays").iterdir()}
     sent = {page.read_bytes() for page in folder.rglob("wandb/offline-run-*/**/*.html")}
-    assert kept
-    assert sent == kept
+    assert retained
+    assert sent == retained
 
 
 @pytest.mark.slow
-def test_offline_the_same_run_goes_on_with_full_names_and_the_code(
+def test_offline_run_is_resumed_with_full_names_and_the_commit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A new W&B run at every restart, and `netd_model` for `net.d_model`, were known defects."""
@@ -212,13 +216,13 @@ def test_offline_the_same_run_goes_on_with_full_names_and_the_code(
             assert name in text
         assert "losses/entropy" in text
     out = capsys.readouterr().out
-    assert out.count("no API key, so the numbers stay on this machine") == 2
+    assert out.count("no API key, metrics stay on this machine") == 2
     assert "wandb:" not in out
 
 
 @pytest.mark.slow
-def test_wandb_is_imported_only_where_it_is_asked_for(tmp_path: Path) -> None:
-    """Not by any command, all of which the fork has imported."""
+def test_wandb_is_imported_only_if_requested(tmp_path: Path) -> None:
+    """No command imports it; the fork server has imported all commands."""
     program = (
         "import sys\nfrom enn_trainer import StateManager, train\n"
         "from tests.enn_trainer.worlds import Meadow\n"
@@ -228,7 +232,7 @@ def test_wandb_is_imported_only_where_it_is_asked_for(tmp_path: Path) -> None:
     run_program(["-c", program], check=True)
 
 
-def test_a_key_is_found_where_wandb_keeps_it(
+def test_api_key_is_found_in_environment_and_netrc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not has_key()
@@ -255,20 +259,20 @@ def test_mlflow_gets_parameters_and_metrics_of_one_run(tmp_path: Path) -> None:
     manager = run_small(tmp_path, checkpoint_dir=folder)
     client: Any = MlflowClient(uri)
     experiment = client.get_experiment_by_name("trial")
-    (found,) = client.search_runs([experiment.experiment_id])
-    assert found.info.run_id == manager.state.tracker_ids["mlflow"]
-    assert found.info.status == "FINISHED"
-    assert found.data.params["net.d_model"] == "8"
-    assert "code.commit" in found.data.tags
-    history = client.get_metric_history(found.info.run_id, "losses/entropy")
+    (result,) = client.search_runs([experiment.experiment_id])
+    assert result.info.run_id == manager.state.tracker_ids["mlflow"]
+    assert result.info.status == "FINISHED"
+    assert result.data.params["net.d_model"] == "8"
+    assert "code.commit" in result.data.tags
+    history = client.get_metric_history(result.info.run_id, "losses/entropy")
     assert [metric.step for metric in history] == [24, 48, 72]
-    assert {"trace/rollout/own", "trace/rollout/act"} <= found.data.metrics.keys()
+    assert {"trace/rollout/own", "trace/rollout/act"} <= result.data.metrics.keys()
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # mlflow's own
 @pytest.mark.parametrize(("what", "suffix"), [("video", "mp4"), ("replay", "html")])
-def test_films_and_pages_of_evaluations_reach_a_service(
+def test_videos_and_pages_of_evaluations_reach_a_service(
     what: str, suffix: str, tmp_path: Path
 ) -> None:
     pytest.importorskip("mlflow")
@@ -285,7 +289,7 @@ def test_films_and_pages_of_evaluations_reach_a_service(
     assert folder.file_size > 1000
 
 
-def test_mlflow_is_asked_for_before_the_run_begins(
+def test_missing_mlflow_is_reported_before_the_run_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(track_services.importlib.util, "find_spec", lambda name: None)
@@ -297,13 +301,13 @@ def test_mlflow_is_asked_for_before_the_run_begins(
     assert not (tmp_path / "runs").exists()
 
 
-def test_tags_become_names_that_mlflow_takes() -> None:
+def test_tags_become_valid_mlflow_names() -> None:
     assert metric_name("actions/a b/100% up") == "actions/a b/100. up"
 
 
-def test_a_run_says_what_it_is(tmp_path: Path) -> None:
+def test_run_file_describes_the_run(tmp_path: Path) -> None:
     manager = run_small(tmp_path)
-    about = json.loads((tmp_path / "runs" / manager.state.run_name / "run.json").read_text())
-    assert about["config"]["net.d_model"] == 8
-    assert about["config"]["optim.bs"] == 16
-    assert {"command", "code.commit", "code.dirty", "restart"} <= about.keys()
+    report = json.loads((tmp_path / "runs" / manager.state.run_name / "run.json").read_text())
+    assert report["config"]["net.d_model"] == 8
+    assert report["config"]["optim.bs"] == 16
+    assert {"command", "code.commit", "code.dirty", "restart"} <= report.keys()

@@ -10,8 +10,8 @@ import torch
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.viewer.live import LiveGame, Message
-from enn_trainer.viewer.replay import Episode, Replay
-from enn_trainer.viewer.replay_chunks import decoded_chunk
+from enn_trainer.viewer.replay import Replay, ReplayEpisode
+from enn_trainer.viewer.replay_chunks import decode_chunk
 from enn_trainer.viewer.replay_columns import episode_of
 from entity_env import EnvList
 from entity_env.match import match_of
@@ -84,13 +84,13 @@ class Played:
                 found.append((batch, decisions, obs))
         return found
 
-    def episode(self, message: Message, page: int = 0) -> Episode:
+    def episode(self, message: Message, page: int = 0) -> ReplayEpisode:
         """Return the frames of a message, as a page decodes them."""
         schema = next(
             m for m in self.pages.of("episode", page) if m["episode"] == message["episode"]
         )
         header = self.pages.of("welcome", page)[0]["header"]
         count = message.get("count", 1)
-        columns = decoded_chunk(header, schema["schema"], count, base64.b64decode(message["raw"]))
+        columns = decode_chunk(header, schema["schema"], count, base64.b64decode(message["raw"]))
         shown = {**schema["schema"], "steps": count}
         return episode_of(header, shown, columns, *self.spaces)

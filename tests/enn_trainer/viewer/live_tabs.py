@@ -36,7 +36,7 @@ class LiveTab(Tab):
         text.wait_for(timeout=TIMEOUT_MS)
 
     def wait_for_answer(self) -> None:
-        """Wait until the server has said what is left to choose after the last choice."""
+        """Wait until the server has sent the remaining actors after the last choice."""
         answered = self.page.locator('#turn[aria-busy="false"]')
         answered.wait_for(state="attached", timeout=TIMEOUT_MS)
 

@@ -13,7 +13,7 @@ from enn_trainer.evaluation.load_agent import RogueNetAgent
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.experience.recording import Recorder
-from enn_trainer.viewer.replay import Answers, Episode, Moment, Replay
+from enn_trainer.viewer.replay import Answers, Highlight, Replay, ReplayEpisode
 from enn_trainer.viewer.replay_format import write_replay
 from entity_env import CategoricalActionMask, Observation, SelectEntityActionMask
 from entity_env.match import CreateEnv, world_of
@@ -78,7 +78,7 @@ def small_replay(
     world, rng = small_world(), np.random.default_rng(seed)
     shown = with_kinds(world.obs_space) if kinds else world.obs_space
     played = [random_episode(world, shown, rng, steps, sides) for _ in range(episodes)]
-    moments = [Moment("gone", e, steps // 15, 0, None, "gone") for e in range(episodes)]
+    moments = [Highlight("gone", e, steps // 15, 0, None, "gone") for e in range(episodes)]
     return Replay("small", {}, shown, world.action_space, sides, 1.0, played, moments)
 
 
@@ -110,7 +110,9 @@ def replays(draw: st.DrawFn) -> Replay:
     for n, episode in zip(steps, episodes, strict=True):
         episode.steps = np.cumsum(rng.integers(1, 4, n)) if rng.random() < 0.3 else None
     moments = [
-        Moment("gone", e, 0, sides - 1, draw(st.none() | st.just(0)), draw(st.sampled_from(NAMES)))
+        Highlight(
+            "gone", e, 0, sides - 1, draw(st.none() | st.just(0)), draw(st.sampled_from(NAMES))
+        )
         for e in range(len(steps))
     ]
     title = draw(st.sampled_from(NAMES))
@@ -134,7 +136,7 @@ def with_kinds(space: ObsSpace) -> ObsSpace:
 
 def random_episode(
     world: World, obs_space: ObsSpace, rng: np.random.Generator, steps: int, sides: int
-) -> Episode:
+) -> ReplayEpisode:
     frames = rng.integers(0, len(world.frames), steps * sides)
     obs = batch_obs([world.frames[f] for f in frames], world.obs_space, world.action_space)
     obs.metrics, obs.env_metrics, obs.final = {}, {}, None
@@ -169,7 +171,7 @@ def random_episode(
     has_global = has_global_entity(obs_space, world.action_space)
     rows = [obs.features[name].lengths for name in obs_space.entities]
     size = np.sum([np.full(len(obs), has_global), *rows], axis=0)
-    return Episode(
+    return ReplayEpisode(
         obs=obs,
         names=[
             {n: {i: NAMES[i % len(NAMES)] for i in range(3)} for n in obs.identity}
@@ -274,7 +276,9 @@ def played(
         if explained:
             explain(found[-1], obs_space, action_space, rng)
     moments = [
-        Moment("unlikely choice", e, min(3 * e + 2, len(one.obs) // sides - 1), 0, 0, "taken at 2%")
+        Highlight(
+            "unlikely choice", e, min(3 * e + 2, len(one.obs) // sides - 1), 0, 0, "taken at 2%"
+        )
         for e, one in enumerate(found)
     ]
     about = {"made by": "the tests", "choices": "random"}
@@ -320,8 +324,8 @@ def joined(
     answers: list[Answers],
     others: list[Answers],
     is_over: bool,
-) -> Episode:
-    """Return the episode of some steps; types of which there are always as many get identities."""
+) -> ReplayEpisode:
+    """Return the episode of some steps; types with a constant number of entities get identities."""
     obs = VecObs.cat(frames)
     obs.done[:], obs.truncated[:] = False, False
     obs.done[len(obs) - len(frames[0]) :] = is_over
@@ -344,11 +348,13 @@ def joined(
 
     sides = [dict(names) for _ in range(len(frames[0]))]
     ends = {"terminated": is_over, "truncated": False}
-    return Episode(obs, cat(chosen), all_of(answers), **ends, names=sides, beside=all_of(others))
+    return ReplayEpisode(
+        obs, cat(chosen), all_of(answers), **ends, names=sides, beside=all_of(others)
+    )
 
 
 def explain(
-    episode: Episode,
+    episode: ReplayEpisode,
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
     rng: np.random.Generator,
@@ -390,7 +396,9 @@ class Kept:
         return {}
 
 
-def recorded(world: type, path: Path, steps: int, subsample: int = 1) -> tuple[Recording, Kept]:
+def make_recording(
+    world: type, path: Path, steps: int, subsample: int = 1
+) -> tuple[Recording, Kept]:
     """Record four environments, played by a network that has learnt nothing."""
     envs = EnvList(world, 4)
     torch.manual_seed(0)

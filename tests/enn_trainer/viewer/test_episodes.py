@@ -10,14 +10,14 @@ from entity_env.examples import Duel, MineSweeper, TreasureHunt
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
 from rogue_net.ragged import EntityBatch
-from tests.enn_trainer.viewer.replays import recorded
+from tests.enn_trainer.viewer.replays import make_recording
 
 
 @pytest.mark.parametrize(("world", "sides"), [(Duel, 2), (MineSweeper, 1), (TreasureHunt, 1)])
-def test_an_episode_has_the_frames_choices_and_rewards_that_were_played(
+def test_episode_matches_the_recorded_frames_choices_and_rewards(
     world: type, sides: int, tmp_path: Path
 ) -> None:
-    recording, kept = recorded(world, tmp_path / "a.rec", steps=30)
+    recording, kept = make_recording(world, tmp_path / "a.rec", steps=30)
     first = next(one for one in episodes_of(recording, sides) if one.env == 0)
     assert first.steps is None
     assert len(first.obs) % sides == 0
@@ -41,8 +41,8 @@ def test_an_episode_has_the_frames_choices_and_rewards_that_were_played(
         np.testing.assert_array_equal(first.obs.reward[own], reward)
 
 
-def test_probabilities_add_up_to_one_where_logits_of_others_do_not(tmp_path: Path) -> None:
-    recording, _ = recorded(MineSweeper, tmp_path / "a.rec", steps=5)
+def test_unnormalised_logits_give_normalised_probabilities(tmp_path: Path) -> None:
+    recording, _ = make_recording(MineSweeper, tmp_path / "a.rec", steps=5)
     step = next(recording.steps())
     for rows in step.decisions.logits.values():
         rows.values[...] = np.arange(rows.values.size).reshape(rows.values.shape) % 3
@@ -59,10 +59,10 @@ def test_probabilities_add_up_to_one_where_logits_of_others_do_not(tmp_path: Pat
                 assert not probs.values.reshape(-1)[forbidden].any()
 
 
-def test_a_recording_of_a_part_of_the_frames_shows_the_steps_that_all_sides_have(
+def test_subsampled_recording_has_the_steps_common_to_all_sides(
     tmp_path: Path,
 ) -> None:
-    recording, _ = recorded(Duel, tmp_path / "a.rec", steps=40, subsample=2)
+    recording, _ = make_recording(Duel, tmp_path / "a.rec", steps=40, subsample=2)
     shown = list(episodes_of(recording, 2))
     assert 0 < sum(len(one.obs) for one in shown) < 160
     for one in shown:
@@ -72,11 +72,11 @@ def test_a_recording_of_a_part_of_the_frames_shows_the_steps_that_all_sides_have
 
 
 @pytest.mark.parametrize(("world", "sides", "subsample"), [(Duel, 2, 9), (MineSweeper, 1, 30)])
-def test_episodes_of_which_no_frame_was_kept_are_left_out(
+def test_episodes_without_recorded_frames_are_skipped(
     world: type, sides: int, subsample: int, tmp_path: Path
 ) -> None:
     """A page of them cannot be written."""
-    recording, _ = recorded(world, tmp_path / "a.rec", steps=60, subsample=subsample)
+    recording, _ = make_recording(world, tmp_path / "a.rec", steps=60, subsample=subsample)
     kept = [len(one.steps) for one in recording.episodes()]
     assert 0 in kept
     shown = list(episodes_of(recording, sides))
@@ -86,7 +86,7 @@ def test_episodes_of_which_no_frame_was_kept_are_left_out(
 
 @pytest.mark.parametrize(("world", "sides"), [(Duel, 2), (TreasureHunt, 1)])
 def test_long_episodes_are_cut(world: type, sides: int, tmp_path: Path) -> None:
-    recording, _ = recorded(world, tmp_path / "a.rec", steps=30)
+    recording, _ = make_recording(world, tmp_path / "a.rec", steps=30)
     whole = list(episodes_of(recording, sides))
     lengths = [len(one.obs) // sides for one in whole]
     limit = sorted(lengths)[len(lengths) // 2] - 1
@@ -101,6 +101,6 @@ def test_long_episodes_are_cut(world: type, sides: int, tmp_path: Path) -> None:
 
 
 def test_a_match_needs_all_its_sides_in_the_recording(tmp_path: Path) -> None:
-    recording, _ = recorded(TreasureHunt, tmp_path / "a.rec", steps=2)
+    recording, _ = make_recording(TreasureHunt, tmp_path / "a.rec", steps=2)
     with pytest.raises(RecordingError, match="a multiple of 3 environments"):
         list(episodes_of(recording, 3))

@@ -14,12 +14,12 @@ from enn_trainer.evaluation.explain import attention_of
 from enn_trainer.evaluation.load_agent import RogueNetAgent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.players import AgentPlayer
-from enn_trainer.experience.recall import recall_episode
+from enn_trainer.experience.recall import replay_states
 from enn_trainer.experience.recording import Recorder
 from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against
 from enn_trainer.viewer.live import LiveGame, Message
 from enn_trainer.viewer.replay import Replay
-from enn_trainer.viewer.what_if import Change, what_if
+from enn_trainer.viewer.what_if import FeatureChange, what_if
 from entity_env.examples import Duel, Minefield, MineSweeper, RockPaperScissors, TreasureHunt
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
@@ -45,7 +45,7 @@ def choosing(choice: int) -> Answer:
 
 
 @pytest.mark.parametrize("world", [Duel, Minefield, MineSweeper, RockPaperScissors, TreasureHunt])
-def test_pages_get_every_number_of_what_was_played(world: Any) -> None:
+def test_pages_receive_all_played_frames(world: Any) -> None:
     played = Played(world, quiet)
     steps = played.play(40)
     shown = played.pages.of("steps")
@@ -67,7 +67,7 @@ def test_pages_get_every_number_of_what_was_played(world: Any) -> None:
     assert len(played.pages.of("episode")) == ended + 1 - bool(obs.done.all())
 
 
-def test_a_page_that_comes_later_gets_the_episode_so_far() -> None:
+def test_late_page_receives_the_episode_so_far() -> None:
     played = Played(TreasureHunt, quiet)
     played.play(5)
     played.pages.answers = (quiet, quiet)
@@ -86,7 +86,7 @@ def test_a_page_that_comes_later_gets_the_episode_so_far() -> None:
         )
 
 
-def test_a_side_that_is_taken_does_what_the_person_chooses(tmp_path: Path) -> None:
+def test_taken_side_follows_the_person(tmp_path: Path) -> None:
     """And only that side, and only until it is given back, in the middle of an episode."""
     asked = 0
 
@@ -119,13 +119,13 @@ def test_a_side_that_is_taken_does_what_the_person_chooses(tmp_path: Path) -> No
         step.decisions.by_hand["attack"] for step in Recording.open(tmp_path / "live.rec").steps()
     ]
     assert all(np.array_equal(a.values, b.values) for a, b in zip(told, by_hand, strict=True))
-    # The other tab looks on.
+    # The other tab is read-only.
     assert not any(message["yours"] for message in played.pages.of("places", 1))
     assert any(message["yours"] for message in played.pages.of("places", 0))
     assert played.pages.of("steps", 1) == played.pages.of("steps", 0)
 
 
-def test_one_actor_can_be_taken_and_the_rest_is_the_agents() -> None:
+def test_single_actor_can_be_taken() -> None:
     keys: list[str] = []
 
     def person(message: Message) -> list[Message]:
@@ -142,7 +142,7 @@ def test_one_actor_can_be_taken_and_the_rest_is_the_agents() -> None:
         assert positions[rows].tolist() == [1]  # the second of the side's own entities
 
 
-def test_another_tab_may_not_take_what_is_taken() -> None:
+def test_second_tab_cannot_take_places() -> None:
     def second(message: Message) -> list[Message]:
         return [{"type": "take", "side": 1, "key": None}] if message["type"] == "waiting" else []
 
@@ -157,7 +157,7 @@ def test_another_tab_may_not_take_what_is_taken() -> None:
     assert not any(decisions.by_hand["attack"][1].values.any() for _, decisions, _ in steps)
 
 
-def test_a_tab_that_is_closed_gives_its_places_back() -> None:
+def test_closed_tab_releases_its_places() -> None:
     def person(message: Message) -> list[Message]:
         if message["type"] == "welcome":
             return [{"type": "take", "side": 0, "key": None}]
@@ -169,7 +169,7 @@ def test_a_tab_that_is_closed_gives_its_places_back() -> None:
     assert played.pages.of("places", 1)[-1]["places"] == []
 
 
-def test_rest_of_a_step_can_be_left_to_the_agent_and_choices_can_be_changed() -> None:
+def test_remaining_choices_can_be_left_to_the_agent() -> None:
     def person(message: Message) -> list[Message]:
         if message["type"] == "welcome":
             return [{"type": "take", "side": 0, "key": None}]
@@ -187,7 +187,7 @@ def test_rest_of_a_step_can_be_left_to_the_agent_and_choices_can_be_changed() ->
         assert decisions.chosen_on_host()["attack"].values[0] == 2
 
 
-def test_what_is_not_chosen_in_time_is_the_agents() -> None:
+def test_agent_makes_choices_after_the_timeout() -> None:
     def person(message: Message) -> list[Message]:
         return [{"type": "take", "side": 0}] if message["type"] == "welcome" else []
 
@@ -197,7 +197,7 @@ def test_what_is_not_chosen_in_time_is_the_agents() -> None:
     assert all(message["ms"] is not None for message in played.pages.of("waiting"))
 
 
-def test_an_actor_of_an_earlier_frame_can_be_taken_although_it_is_gone() -> None:
+def test_removed_actor_of_an_earlier_frame_can_be_taken() -> None:
     def person(message: Message) -> list[Message]:
         return [{"type": "take", "side": 0, "key": "0id0"}] if message["type"] == "steps" else []
 
@@ -218,7 +218,7 @@ def test_an_actor_of_an_earlier_frame_can_be_taken_although_it_is_gone() -> None
         ({"type": "take", "side": True}, r"side: expected 0 to 1, got True"),
         (
             {"type": "take", "side": 0, "key": 7},
-            r"key: expected that of an entity of .*, got 7",
+            r"key: expected the key of an entity of .*, got 7",
         ),
         ({"type": "choose", "episode": 0, "step": -1}, "step: expected the current one"),
         (
@@ -230,7 +230,7 @@ def test_an_actor_of_an_earlier_frame_can_be_taken_although_it_is_gone() -> None
         ({"type": "what_if", "side": 0, "step": 0, "episode": 0}, "changes: expected a list"),
         (
             {"type": "what_if", "side": 0, "step": 0, "episode": 0, "changes": [{"position": 0}]},
-            "changes: expected a feature, a kind, visible or removed",
+            "changes: expected position, and one of feature",
         ),
         (
             {
@@ -273,9 +273,7 @@ def test_an_actor_of_an_earlier_frame_can_be_taken_although_it_is_gone() -> None
         ),
     ],
 )
-def test_a_message_that_does_not_fit_is_answered_with_what_was_expected(
-    message: Message, text: str
-) -> None:
+def test_invalid_message_gets_an_error(message: Message, text: str) -> None:
     def page(told: Message) -> list[Message]:
         return [message] if told["type"] == "steps" and told["first"] == 0 else []
 
@@ -287,7 +285,7 @@ def test_a_message_that_does_not_fit_is_answered_with_what_was_expected(
 
 
 @pytest.mark.parametrize("world", [Minefield, TreasureHunt, MineSweeper])
-def test_explanations_are_those_of_the_agent(world: Any) -> None:
+def test_live_explanations_match_the_agent(world: Any) -> None:
     def page(told: Message) -> list[Message]:
         step = {"side": 0, "step": told.get("first"), "episode": told.get("episode")}
         return [{"type": "explain", **step}] if told["type"] == "steps" else []
@@ -305,7 +303,7 @@ def test_explanations_are_those_of_the_agent(world: Any) -> None:
 
 
 @pytest.mark.parametrize("world", [Minefield, TreasureHunt, MineSweeper])
-def test_what_if_is_what_the_agent_would_do_in_that_frame(world: Any) -> None:
+def test_what_if_matches_the_agent_in_the_edited_frame(world: Any) -> None:
     """As if the environment itself had shown it."""
     played = Played(world, quiet)
     space = played.spaces[0]
@@ -321,7 +319,7 @@ def test_what_if_is_what_the_agent_would_do_in_that_frame(world: Any) -> None:
         name = next(iter(space.entities))
         changed = {**obs.features, name: np.array(obs.features[name], np.float32).copy()}
         changed[name][0, 0] += 3
-        change = Change(0, feature=0, value=float(changed[name][0, 0]))
+        change = FeatureChange(0, feature=0, value=float(changed[name][0, 0]))
         other = what_if(played.network, frame, *played.spaces, [change])
         obs.features = changed
         told = agent.explain(obs, [])
@@ -333,7 +331,7 @@ def test_what_if_is_what_the_agent_would_do_in_that_frame(world: Any) -> None:
             assert np.allclose(np.stack(list(table.values())), expected, atol=1e-5)
 
 
-def test_removed_targets_have_no_probability_and_the_rest_has_all() -> None:
+def test_what_if_renormalises_over_remaining_targets() -> None:
     played = Played(Duel, quiet)
     played.play(1)
     episode = played.episode(played.pages.of("steps")[0])
@@ -341,13 +339,13 @@ def test_removed_targets_have_no_probability_and_the_rest_has_all() -> None:
     actees = frame.action_masks["attack"].actees
     assert actees is not None
     gone = int(actees.values[1])
-    answer = what_if(played.network, frame, *played.spaces, [Change(gone, removed=True)])
+    answer = what_if(played.network, frame, *played.spaces, [FeatureChange(gone, removed=True)])
     for probs in answer.probs["attack"].values():
         assert np.isnan(probs[1])
         assert np.nansum(probs) == pytest.approx(1)
 
 
-def test_a_side_that_a_bot_plays_is_shown_and_has_no_explanation() -> None:
+def test_side_of_a_bot_has_no_explanation() -> None:
     def page(told: Message) -> list[Message]:
         if told["type"] != "steps" or told["first"] != 2:
             return []
@@ -368,10 +366,10 @@ def test_a_side_that_a_bot_plays_is_shown_and_has_no_explanation() -> None:
         assert np.array_equal(episode.chosen["attack"].values, chosen.values)
     assert [one["side"] for one in played.pages.of("explained")] == [0]
     [error] = played.pages.of("error")
-    assert error["text"] == "explain: side: expected one of a network, got 1, which a bot plays"
+    assert error["text"] == "explain: side: expected one played by a network, got 1, a bot"
 
 
-def test_a_paused_game_waits_until_it_goes_on() -> None:
+def test_paused_game_waits_until_it_is_resumed() -> None:
     played = Played(TreasureHunt, quiet)
     played.pages.inbox.append((0, {"type": "pause", "on": True}))
     waited = threading.Event()
@@ -393,7 +391,7 @@ def test_a_paused_game_waits_until_it_goes_on() -> None:
 
 @pytest.mark.parametrize("value", [1e-10, 5e-324])
 @pytest.mark.parametrize("takes", [False, True])
-def test_a_game_at_the_smallest_pace_waits_and_stays(value: float, takes: bool) -> None:
+def test_smallest_rate_waits_indefinitely(value: float, takes: bool) -> None:
     """Seconds to the next step are more than a clock can wait, or infinite."""
     played, waits = Played(Duel, quiet), list[float]()
     played.pages.inbox.append((0, {"type": "fps", "value": value}))
@@ -416,7 +414,7 @@ def test_a_game_at_the_smallest_pace_waits_and_stays(value: float, takes: bool) 
     assert all(message["ms"] >= 0 for message in played.pages.of("waiting"))
 
 
-def test_explanations_know_what_the_agent_remembered_in_that_frame() -> None:
+def test_live_explanations_use_the_recurrent_state() -> None:
     def page(told: Message) -> list[Message]:
         step = {"side": 0, "step": told.get("first"), "episode": told.get("episode")}
         changed = {**step, "changes": []}
@@ -435,7 +433,7 @@ def test_explanations_know_what_the_agent_remembered_in_that_frame() -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_agents_remember_the_choices_of_a_person_in_their_place_as_their_own(taken: bool) -> None:
+def test_agent_memory_includes_choices_of_the_person(taken: bool) -> None:
     """The other side of the match remembers those that its agent made."""
 
     def person(message: Message) -> list[Message]:
@@ -447,9 +445,9 @@ def test_agents_remember_the_choices_of_a_person_in_their_place_as_their_own(tak
     steps = played.play(6)
     by_hand = [decisions.by_hand["attack"].values.any() for _, decisions, _ in steps]
     assert by_hand == [False, *[taken] * 5]
-    frames = VecObs.cat([frames.obs for frames, _ in played.game._episode.kept])
+    frames = VecObs.cat([frames.obs for frames, _ in played.game._episode.history])
     chosen = Ragged.cat([d.chosen_on_host()["attack"] for _, d, _ in steps])
-    recall = recall_episode(played.network, frames, {"attack": chosen}, 2)
+    recall = replay_states(played.network, frames, {"attack": chosen}, 2)
     batch = recall.attach(EntityBatch.of(frames), np.arange(12))
     values = played.network.values(batch)["value"].flatten()
     acted = torch.cat([decisions.values for _, decisions, _ in steps])

@@ -30,7 +30,7 @@ def hunt_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_place_is_taken_and_given_back_while_another_tab_looks_on(
+def test_place_is_taken_and_released_while_another_tab_is_read_only(
     browser: Any, duel: str
 ) -> None:
     with LiveTab(browser, duel) as mine, LiveTab(browser, duel) as other:
@@ -60,7 +60,7 @@ def test_a_place_is_taken_and_given_back_while_another_tab_looks_on(
 
         # The other tab can neither take nor pause.
         other.press("Shift+H")
-        other.wait_for("another tab has the places", "#problem")
+        other.wait_for("another tab controls the places", "#problem")
 
         # Given back, the game goes on.
         waiting = mine.step()
@@ -70,9 +70,7 @@ def test_a_place_is_taken_and_given_back_while_another_tab_looks_on(
         assert not mine.page.is_visible("#places")
 
 
-def test_one_actor_is_taken_with_a_click_and_the_agent_chooses_for_it(
-    browser: Any, duel: str
-) -> None:
+def test_single_actor_is_taken_with_a_click_and_left_to_the_agent(browser: Any, duel: str) -> None:
     with LiveTab(browser, duel) as tab:
         tab.begun()
         tab.press("j", selected=0)
@@ -138,7 +136,7 @@ def test_advice_is_hidden_until_the_choice(browser: Any, duel: str) -> None:
         tab.press("Shift+H")
 
 
-def test_a_changed_frame_is_answered_beside_the_real_one(browser: Any, duel: str) -> None:
+def test_edited_frame_is_compared_with_the_original(browser: Any, duel: str) -> None:
     with LiveTab(browser, duel) as tab:
         tab.begun()
         tab.press("Shift+H")
@@ -182,7 +180,7 @@ def test_a_changed_frame_is_answered_beside_the_real_one(browser: Any, duel: str
         tab.press("Shift+H")
 
 
-def test_entities_are_dragged_and_attention_is_asked_for(browser: Any, hunt_run: Path) -> None:
+def test_entities_are_dragged_and_attention_is_requested(browser: Any, hunt_run: Path) -> None:
     with served(hunt_run) as (address, _), LiveTab(browser, address) as tab:
         tab.begun()
         tab.press("Shift+H")
@@ -243,7 +241,7 @@ def test_the_scene_of_a_taken_side_is_sharp_and_clicks_hit(
         tab.press("Shift+H")
 
 
-def test_what_a_running_episode_does_not_know_yet_is_a_dash(browser: Any, hunt: str) -> None:
+def test_unknown_returns_of_a_running_episode_are_dashes(browser: Any, hunt: str) -> None:
     dash = "\N{EN DASH}"
     with LiveTab(browser, hunt).begun() as tab:
         tab.press("Shift+H")
@@ -266,7 +264,7 @@ def test_what_a_running_episode_does_not_know_yet_is_a_dash(browser: Any, hunt: 
         tab.press("Shift+H")
 
 
-def test_the_pace_can_be_changed_and_the_world_paused(browser: Any, duel: str) -> None:
+def test_rate_can_be_changed_and_the_game_paused(browser: Any, duel: str) -> None:
     with LiveTab(browser, duel) as tab:
         tab.begun()
         tab.press(" ", paused="true", newest="true")
@@ -287,7 +285,7 @@ def test_the_pace_can_be_changed_and_the_world_paused(browser: Any, duel: str) -
         tab.page.keyboard.press("Enter")
 
 
-def test_a_wrong_token_is_refused_and_an_end_is_told(browser: Any, duel_run: Path) -> None:
+def test_wrong_token_is_rejected_and_the_end_is_reported(browser: Any, duel_run: Path) -> None:
     with served(duel_run) as (address, server):
         with LiveTab(browser, address[:-1]) as stranger:
             stranger.wait_for("expected the token of the address", "#problem")
@@ -308,7 +306,7 @@ def test_a_wrong_token_is_refused_and_an_end_is_told(browser: Any, duel_run: Pat
             assert "the server has ended" in tab.page.inner_text("#problem")
 
 
-def test_a_side_can_be_taken_before_the_first_frame_is_shown(browser: Any, duel: str) -> None:
+def test_side_can_be_taken_before_the_first_frame(browser: Any, duel: str) -> None:
     def without_steps(socket: Any) -> None:
         server = socket.connect_to_server()
         server.on_message(lambda text: json.loads(text)["type"] == "steps" or socket.send(text))

@@ -11,8 +11,8 @@ from enn_trainer.evaluation import explain as explanations
 from enn_trainer.evaluation.explain import attention_of
 from enn_trainer.viewer import moments
 from enn_trainer.viewer.episodes import episodes_of
-from enn_trainer.viewer.moments import MOST, annotate, find_moments, returns_of
-from enn_trainer.viewer.replay import Answers, Episode, Moment, Replay
+from enn_trainer.viewer.moments import MAX_HIGHLIGHTS, annotate, find_highlights, returns_of
+from enn_trainer.viewer.replay import Answers, Highlight, Replay, ReplayEpisode
 from entity_env import CategoricalActionSpace, Entity, ObsSpace, SelectEntityActionSpace
 from entity_env.examples import Duel
 from entity_env.ragged import Ragged
@@ -20,7 +20,7 @@ from entity_env.vec.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEn
 from rogue_net.config import RogueNetConfig
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
-from tests.enn_trainer.viewer.replays import recorded
+from tests.enn_trainer.viewer.replays import make_recording
 
 SPACE = ObsSpace(entities={"Robot": Entity(["x"]), "Nut": Entity(["x"])})
 ACTIONS = {"move": CategoricalActionSpace(["left", "right"]), "take": SelectEntityActionSpace()}
@@ -33,7 +33,7 @@ def ragged(values: list, lengths: list[int], dtype: type = np.float32) -> Ragged
     return Ragged(np.array(values, dtype), np.array(lengths))
 
 
-def episode(**changes: object) -> Episode:
+def episode(**changes: object) -> ReplayEpisode:
     """Four steps: a robot is gone after the first, the first nut after the second one."""
     first_of_nuts = np.repeat(np.array(ROBOTS), NUTS) + np.array([0, 0, 1, 0, 0])
     obs = VecObs(
@@ -68,35 +68,35 @@ def episode(**changes: object) -> Episode:
         "truncated": False,
         "names": [{"Robot": {0: "Ann", 1: "Bob"}}],
     }
-    return Episode(**{**fields, **changes})  # type: ignore[arg-type]
+    return ReplayEpisode(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
 def neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let moments be next to each other, as the episode is short."""
-    monkeypatch.setattr(moments, "STEPS_APART", 1)
+    monkeypatch.setattr(moments, "MIN_STEPS_APART", 1)
 
 
 def moments_of(
-    *episodes: Episode, sides: int = 1, own: Sequence[int] = (0, 1)
-) -> dict[str, list[Moment]]:
+    *episodes: ReplayEpisode, sides: int = 1, own: Sequence[int] = (0, 1)
+) -> dict[str, list[Highlight]]:
     replay = Replay("", {}, SPACE, ACTIONS, sides, 0.5, [*episodes])
-    found: dict[str, list[Moment]] = {}
-    for moment in find_moments(replay, lambda episode, side: side in own):
+    found: dict[str, list[Highlight]] = {}
+    for moment in find_highlights(replay, lambda episode, side: side in own):
         found.setdefault(moment.kind, []).append(moment)
     return found
 
 
-def test_returns_are_discounted_sums_of_the_rewards_from_a_frame_on() -> None:
+def test_returns_are_discounted_sums_of_future_rewards() -> None:
     assert returns_of(episode(), 1, 0.5).tolist() == [0.75, 1.5, 1, 2]
     assert np.isnan(returns_of(episode(terminated=False, truncated=True), 1, 0.5)).all()
 
 
-def test_sides_have_returns_of_their_own() -> None:
+def test_sides_have_separate_returns() -> None:
     assert returns_of(episode(), 2, 0.5).tolist() == [0, 2, 0, 2]
 
 
-def test_the_greatest_errors_of_the_value_are_found() -> None:
+def test_largest_value_errors_are_highlights() -> None:
     found = moments_of(episode())["value error"]
     assert [(m.step, m.text) for m in found] == [
         (0, "value 2, then a return of 0.75"),
@@ -105,12 +105,12 @@ def test_the_greatest_errors_of_the_value_are_found() -> None:
     ]
 
 
-def test_the_error_of_a_value_is_unknown_where_an_episode_was_cut_off() -> None:
+def test_value_error_is_unknown_in_truncated_episodes() -> None:
     assert "value error" not in moments_of(episode(terminated=False, truncated=True))
     assert "value error" not in moments_of(episode(steps=np.array([0, 2, 3, 7])))
 
 
-def test_the_least_probable_choices_are_found_with_actor_and_label() -> None:
+def test_unlikely_choices_are_highlights_with_actor_and_label() -> None:
     found = moments_of(episode())["unlikely choice"]
     assert [(m.step, m.entity, m.text) for m in found] == [
         (2, 0, "Robot Ann: move = right, with probability 0.01"),
@@ -119,14 +119,14 @@ def test_the_least_probable_choices_are_found_with_actor_and_label() -> None:
     ]
 
 
-def test_the_most_undecided_actors_are_found() -> None:
+def test_most_undecided_actors_are_highlights() -> None:
     found = moments_of(episode())["undecided"]
     assert [(m.step, m.entity) for m in found][:2] == [(0, 1), (1, 0)]
     assert found[0].text == "Robot Bob: move at 100% of the largest entropy"
     assert 3 not in [m.step for m in found], "a single choice was left"
 
 
-def test_disagreements_are_found_where_another_agent_answers() -> None:
+def test_disagreements_with_a_second_agent_are_highlights() -> None:
     assert "disagreement" not in moments_of(episode())
     other = [[0.9, 0.1], [0.5, 0.5], [0.2, 0.8], [0.99, 0.01], [1.0, 0.0]]
     beside = Answers({"move": ragged(other, ROBOTS)}, np.zeros(4, np.float32))
@@ -134,7 +134,7 @@ def test_disagreements_are_found_where_another_agent_answers() -> None:
     assert (found.step, found.entity, found.text) == (1, 0, "Robot Ann: move differs by 60%")
 
 
-def test_another_agent_disagrees_with_the_first_one_and_not_with_its_opponent() -> None:
+def test_disagreements_ignore_the_opponent() -> None:
     other = [[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.99, 0.01], [1.0, 0.0]]
     beside = Answers({"move": ragged(other, ROBOTS)}, np.zeros(4, np.float32))
 
@@ -147,7 +147,7 @@ def test_another_agent_disagrees_with_the_first_one_and_not_with_its_opponent() 
     assert disagreements([]) == []
 
 
-def test_entities_that_the_next_frame_lacks_are_gone() -> None:
+def test_entities_missing_in_the_next_frame_are_highlights() -> None:
     found = moments_of(episode())["gone"]
     assert [(m.step, m.entity, m.text) for m in found] == [
         (1, 1, "Nut 2 is gone after this step"),  # the reward of this step is larger
@@ -155,7 +155,7 @@ def test_entities_that_the_next_frame_lacks_are_gone() -> None:
     ]
 
 
-def test_entities_without_identity_are_named_by_their_place() -> None:
+def test_entities_without_identity_are_named_by_index() -> None:
     nameless = episode()
     nameless.obs.identity = {}
     found = moments_of(nameless)
@@ -164,21 +164,21 @@ def test_entities_without_identity_are_named_by_their_place() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_there_are_five_of_a_kind_at_most(number: int) -> None:
+def test_at_most_five_highlights_per_kind(number: int) -> None:
     found = moments_of(*[episode() for _ in range(number)])
-    assert max(map(len, found.values())) <= MOST
+    assert max(map(len, found.values())) <= MAX_HIGHLIGHTS
     if number == 3:
         assert [m.episode for m in found["gone"]] == [0, 1, 2, 0, 1]
 
 
-def test_values_that_are_not_finite_are_no_moments() -> None:
+def test_non_finite_values_are_not_highlights() -> None:
     answers = Answers(episode().answers.probs, np.array([np.nan, np.inf, 2, 2], np.float32))
     found = moments_of(episode(answers=answers))["value error"]
     assert [m.step for m in found] == [1, 2]
 
 
-def test_moments_of_an_episode_are_some_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments, "STEPS_APART", 2)
+def test_highlights_of_an_episode_are_some_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments, "MIN_STEPS_APART", 2)
     found = moments_of(episode())
     assert [m.step for m in found["value error"]] == [0, 2]
     assert [m.step for m in found["undecided"]] == [0, 2]
@@ -186,7 +186,7 @@ def test_moments_of_an_episode_are_some_steps_apart(monkeypatch: pytest.MonkeyPa
 
 def duels(path: Path) -> tuple[Replay, RogueNet]:
     """Return two duels, and a network for them."""
-    recording, _ = recorded(Duel, path / "a.rec", steps=30)
+    recording, _ = make_recording(Duel, path / "a.rec", steps=30)
     replay = Replay("", {}, recording.obs_space, recording.action_space, 2, 0.99)
     replay.episodes = list(episodes_of(recording, 2))[:2]
     spaces = recording.obs_space, recording.action_space
@@ -211,13 +211,13 @@ def test_frames_of_the_agent_have_attention_and_influence(tmp_path: Path) -> Non
         assert np.isfinite(episode.influence[frame].value).all()
 
 
-def test_large_frames_have_them_at_the_moments(
+def test_large_frames_are_explained_only_at_highlights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moments, "MOST_ENTITIES", 3)
-    monkeypatch.setattr(explanations, "MOST_ENTITIES", 3)
+    monkeypatch.setattr(moments, "MAX_ENTITIES", 3)
+    monkeypatch.setattr(explanations, "MAX_ENTITIES", 3)
     replay, network = duels(tmp_path)
-    replay.moments = [Moment("gone", 1, 4, 1, None, ""), Moment("gone", 1, 5, 0, None, "")]
+    replay.moments = [Highlight("gone", 1, 4, 1, None, ""), Highlight("gone", 1, 5, 0, None, "")]
     annotate(replay, network, lambda episode, side: True)
     sizes = [
         sum(rows.lengths for rows in episode.obs.features.values()) for episode in replay.episodes
@@ -229,7 +229,7 @@ def test_large_frames_have_them_at_the_moments(
         assert all(len(found.entities) <= 3 for found in episode.influence.values())
 
 
-def test_network_without_attention_has_influence_alone(tmp_path: Path) -> None:
+def test_network_without_attention_has_only_influence(tmp_path: Path) -> None:
     replay, _ = duels(tmp_path)
     config = RogueNetConfig(d_model=16, pooling="mean")
     pooled = RogueNet(config, replay.obs_space, replay.action_space, {"value": 1}).eval()

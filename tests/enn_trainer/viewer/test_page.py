@@ -13,7 +13,7 @@ import pytest
 from enn_trainer import replay
 from enn_trainer.viewer.page import PAGE, page_blocks
 from enn_trainer.viewer.replay import Replay
-from enn_trainer.viewer.replay_chunks import decoded_chunk
+from enn_trainer.viewer.replay_chunks import decode_chunk
 from enn_trainer.viewer.replay_format import write_replay
 from entity_env.examples import Duel, MultiSnake
 from tests.enn_trainer.chains_world import Camp
@@ -58,7 +58,7 @@ def columns(shown: Replay, folder: Path, max_mb: float = 100) -> dict[str, objec
             raw = blocks[str(number)].unpacked(1 << 28)
             assert raw is not None
             steps = min(64, schema["steps"] - 64 * i)
-            flat = decoded_chunk(header, schema, steps, raw)
+            flat = decode_chunk(header, schema, steps, raw)
             stored = {  # counts and positions are uint32 in the file
                 n: v.astype(np.uint32) if v.dtype == np.int64 else v for n, v in flat.items()
             }
@@ -77,7 +77,7 @@ def test_script_and_style_are_small() -> None:
     assert len((element("script") + element("style")).encode()) < 200_000
 
 
-def test_the_policy_allows_the_one_script_and_style_alone() -> None:
+def test_content_policy_allows_only_the_inline_script_and_style() -> None:
     [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', PAGE.read_text())
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
     for name in ("script", "style"):
@@ -89,7 +89,7 @@ def test_the_policy_allows_the_one_script_and_style_alone() -> None:
     assert page.count("<script") == page.count("<style") == 1
 
 
-def test_there_is_no_address_and_no_way_for_text_to_become_code() -> None:
+def test_page_has_no_urls_and_no_text_to_code_functions() -> None:
     page = PAGE.read_text()
     assert not re.findall(r"\b(?:https?|wss?|ftp)://", page)
     assert not re.findall(
@@ -103,7 +103,7 @@ def test_there_is_no_address_and_no_way_for_text_to_become_code() -> None:
     assert "Leon Sorokin" in page
 
 
-def test_the_page_alone_is_in_the_wheel() -> None:
+def test_wheel_contains_only_the_built_page() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert "viewer/page.html" in settings["package-data"]["enn_trainer"]
     assert not [name for name in settings["package-data"]["enn_trainer"] if "viewer/page/" in name]

@@ -53,7 +53,7 @@ def test_live_page(theme: str, browser: Any, axe: str, duel_run: Path) -> None:
         assert violations(tab, axe) == []
 
 
-def test_axe_finds_what_is_wrong(browser: Any, axe: str, tmp_path: Path) -> None:
+def test_axe_detects_violations(browser: Any, axe: str, tmp_path: Path) -> None:
     path = tmp_path / "replay.html"
     write_replay(played(Duel, 3, 1), path)
     with Tab(browser, path, bypass_csp=True) as tab:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from enn_trainer.cli import run
-from enn_trainer.viewer.replay import Episode, Replay
+from enn_trainer.viewer.replay import Replay, ReplayEpisode
 from enn_trainer.viewer.replay_format import write_replay
 from entity_env import (
     CategoricalActionMask,
@@ -44,7 +44,9 @@ WORLDS = [Duel, Minefield, MineSweeper, MultiSnake, RockPaperScissors, TreasureH
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_each_number_of_an_entity_is_the_agents(browser: Any, world: Any, tmp_path: Path) -> None:
+def test_page_shows_the_agents_numbers_of_an_entity(
+    browser: Any, world: Any, tmp_path: Path
+) -> None:
     replay = played(world, 70, 2)
     path = write_replay(replay, tmp_path / "replay.html").path
     episode = replay.episodes[0]
@@ -58,7 +60,9 @@ def test_each_number_of_an_entity_is_the_agents(browser: Any, world: Any, tmp_pa
                 check_entity(tab, replay, episode, frame, position)
 
 
-def check_entity(tab: Tab, replay: Replay, episode: Episode, frame: int, position: int) -> None:
+def check_entity(
+    tab: Tab, replay: Replay, episode: ReplayEpisode, frame: int, position: int
+) -> None:
     """Compare the inspector with the arrays of the replay."""
     row, name = position, ""
     for name in replay.obs_space.entities:
@@ -88,7 +92,7 @@ def check_entity(tab: Tab, replay: Replay, episode: Episode, frame: int, positio
         assert shown_value == value[frame]
 
 
-def test_every_key_is_obeyed(browser: Any, tmp_path: Path) -> None:
+def test_every_key_works(browser: Any, tmp_path: Path) -> None:
     replay = played(Minefield, 70, 3)
     path = write_replay(replay, tmp_path / "replay.html").path
     last = len(replay.episodes[0].obs) - 1
@@ -139,7 +143,7 @@ def test_an_episode_plays_to_its_end(browser: Any, tmp_path: Path) -> None:
         assert tab.page.evaluate("location.hash").startswith("#e=1&s=")
 
 
-def test_a_recording_of_a_world_of_others_plays(browser: Any, tmp_path: Path) -> None:
+def test_entity_gym_recording_plays(browser: Any, tmp_path: Path) -> None:
     """Foraging, through an adapter: players and food in a frame that is one vector."""
     envs = RecordingVecEnv(EnvList(FORAGERS, 4), tmp_path / "foraging.rec")
     rng = np.random.default_rng(0)
@@ -161,7 +165,7 @@ def test_a_recording_of_a_world_of_others_plays(browser: Any, tmp_path: Path) ->
         tab.press("End", step=len(episode.rewards) - 1)
 
 
-def test_nothing_of_a_world_is_code(browser: Any, tmp_path: Path) -> None:
+def test_text_of_an_environment_is_not_executed(browser: Any, tmp_path: Path) -> None:
     replay = small_replay(20, 1)
     replay.title = NAMES[1]
     replay.about = dict(zip(NAMES, NAMES, strict=True))
@@ -178,7 +182,7 @@ def test_nothing_of_a_world_is_code(browser: Any, tmp_path: Path) -> None:
         assert "about" in text
 
 
-def test_what_an_agent_does_not_see_is_marked(browser: Any, tmp_path: Path) -> None:
+def test_unseen_features_are_marked(browser: Any, tmp_path: Path) -> None:
     replay = small_replay(3, 1)
     replay.unseen = {"agent": [(0, None), (1, [0]), (2, [0])], "beside": [(0, [1])]}
     path = write_replay(replay, tmp_path / "replay.html").path
@@ -200,7 +204,7 @@ def test_what_an_agent_does_not_see_is_marked(browser: Any, tmp_path: Path) -> N
         assert (agents in row, others in row) == (True, False)
 
 
-def test_steps_keep_their_numbers_where_some_are_left_out(browser: Any, tmp_path: Path) -> None:
+def test_subsampled_steps_keep_their_numbers(browser: Any, tmp_path: Path) -> None:
     replay = small_replay(30, 1)
     replay.episodes[0].steps = 4 * np.arange(1, 31)
     path = write_replay(replay, tmp_path / "replay.html").path
@@ -216,7 +220,7 @@ def test_steps_keep_their_numbers_where_some_are_left_out(browser: Any, tmp_path
         for name in ("return", "value-error"):
             shown = tab.page.locator(f'[data-number="{name}"]')
             assert shown.inner_text() == "\N{EN DASH}"
-            assert "left out" in (shown.get_attribute("title") or "")
+            assert "steps are missing" in (shown.get_attribute("title") or "")
 
         # The axis of the curves has the numbers, addresses count frames.
         box = tab.page.locator("#curves .u-over").bounding_box()
@@ -228,7 +232,9 @@ def test_steps_keep_their_numbers_where_some_are_left_out(browser: Any, tmp_path
 
 
 @pytest.mark.parametrize("size", [(1100, 820), (1366, 650)])
-def test_the_scene_has_the_room(browser: Any, size: tuple[int, int], tmp_path: Path) -> None:
+def test_scene_fills_the_available_space(
+    browser: Any, size: tuple[int, int], tmp_path: Path
+) -> None:
     path = write_replay(played(Minefield, 30, 1), tmp_path / "replay.html").path
     viewport = dict(zip(("width", "height"), size, strict=True))
     height = "id => document.getElementById(id).clientHeight"
@@ -246,7 +252,7 @@ def test_the_scene_has_the_room(browser: Any, size: tuple[int, int], tmp_path: P
         assert tab.page.evaluate(f"{bottom} <= document.getElementById('play').offsetTop")
 
 
-def test_a_damaged_chunk_is_named_and_the_rest_plays(browser: Any, tmp_path: Path) -> None:
+def test_damaged_chunk_is_reported_and_the_rest_plays(browser: Any, tmp_path: Path) -> None:
     path = write_replay(small_replay(200, 1), tmp_path / "replay.html").path
     page = path.read_bytes()
     place = [m.start(1) for m in re.finditer(rb'data-block="\d+" data-crc="\w+">(\w)', page)][1]
@@ -266,7 +272,7 @@ def test_a_damaged_chunk_is_named_and_the_rest_plays(browser: Any, tmp_path: Pat
         tab.press("ArrowRight", step=1)
 
 
-def test_a_browser_that_cannot_unpack_says_so(browser: Any, tmp_path: Path) -> None:
+def test_browser_without_decompression_shows_an_error(browser: Any, tmp_path: Path) -> None:
     path = write_replay(small_replay(2, 1), tmp_path / "replay.html").path
     page = browser.new_context(offline=True).new_page()
     page.add_init_script("delete window.DecompressionStream")
@@ -276,7 +282,7 @@ def test_a_browser_that_cannot_unpack_says_so(browser: Any, tmp_path: Path) -> N
     page.context.close()
 
 
-def test_numbers_that_are_not_finite_are_shown(browser: Any, tmp_path: Path) -> None:
+def test_non_finite_numbers_are_displayed(browser: Any, tmp_path: Path) -> None:
     replay = small_replay(3, 1)
     values = replay.episodes[0].obs.features["A"].values
     values[:5] = [[np.nan, 1], [np.inf, 2], [-np.inf, 3], [0, -0.0], [1e-42, 3e38]]
@@ -289,9 +295,7 @@ def test_numbers_that_are_not_finite_are_shown(browser: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_and_nothing_is_cut_at_200_percent(
-    browser: Any, scheme: Any, tmp_path: Path
-) -> None:
+def test_text_is_readable_at_200_percent(browser: Any, scheme: Any, tmp_path: Path) -> None:
     path = write_replay(played(Minefield, 30, 1), tmp_path / "replay.html").path
     half = {"width": 640, "height": 400}
     with Tab(browser, path, "#e=1&s=3&i=0", color_scheme=scheme, viewport=half) as tab:
@@ -317,7 +321,7 @@ CONTRAST = """(() => {
 })()"""
 
 
-def test_pictures_and_choices_of_a_person_are_shown(browser: Any, tmp_path: Path) -> None:
+def test_pictures_and_choices_by_hand_are_displayed(browser: Any, tmp_path: Path) -> None:
     replay = small_replay(3, 1)
     episode = replay.episodes[0]
     episode.pictures = {1: PICTURE}
@@ -338,7 +342,7 @@ PICTURE = base64.b64decode(
 )
 
 
-def test_a_click_in_the_scene_chooses_an_entity(browser: Any, tmp_path: Path) -> None:
+def test_click_in_the_scene_selects_an_entity(browser: Any, tmp_path: Path) -> None:
     replay = played(TreasureHunt, 5, 1)
     replay.view = {"bounds": [[-5, 5], [-5, 5]]}
     path = write_replay(replay, tmp_path / "replay.html").path

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enn_trainer.viewer.replay import Moment
+from enn_trainer.viewer.replay import Highlight
 from enn_trainer.viewer.replay_format import write_replay
 from entity_env import CategoricalActionMask, CategoricalActionSpace, Entity, Environment
 from entity_env.observation import Observation, ObsSpace
@@ -46,7 +46,7 @@ class Room(Environment):
 
 
 class Crowd(Room):
-    """Thirty balls beside each other."""
+    """Thirty balls in a row."""
 
     balls = tuple((i % 6, i // 6) for i in range(30))
 
@@ -55,7 +55,7 @@ class Crowd(Room):
 def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     replay = played(Room, 5, 2)
     replay.view = {"bounds": [[-5, 5], [-5, 5]]}
-    replay.moments = [Moment("error", e, 3, 0, None, "of the value") for e in (0, 1)]
+    replay.moments = [Highlight("error", e, 3, 0, None, "of the value") for e in (0, 1)]
     return write_replay(replay, tmp_path_factory.mktemp("room") / "replay.html").path
 
 
@@ -71,7 +71,7 @@ def change_episode(tab: Tab, control: str) -> None:
 
 @pytest.mark.parametrize("control", CHANGES)
 @pytest.mark.parametrize("viewport", VIEWPORTS, ids=str)
-def test_after_a_change_of_episode_the_scene_is_sharp_and_clicks_hit(
+def test_scene_is_sharp_and_clickable_after_a_change_of_episode(
     browser: Any, room: Path, viewport: Any, control: str
 ) -> None:
     with Tab(browser, room, viewport=viewport) as tab:
@@ -87,7 +87,7 @@ def test_after_a_change_of_episode_the_scene_is_sharp_and_clicks_hit(
 
 @pytest.mark.parametrize("control", CHANGES)
 @pytest.mark.parametrize("viewport", VIEWPORTS, ids=str)
-def test_pictures_before_and_after_a_change_of_episode_are_equal(
+def test_scene_is_equal_before_and_after_a_change_of_episode(
     browser: Any, room: Path, viewport: Any, control: str
 ) -> None:
     """The entities of the room stay where they are, so that its scene does."""
@@ -98,7 +98,7 @@ def test_pictures_before_and_after_a_change_of_episode_are_equal(
         assert scene.screenshot() == before
 
 
-def test_controls_and_curves_stay_in_reach_on_a_narrow_screen(browser: Any, room: Path) -> None:
+def test_controls_and_curves_are_accessible_on_a_narrow_screen(browser: Any, room: Path) -> None:
     height = VIEWPORTS[0]["height"]
     with Tab(browser, room, "#e=1&s=0&i=0", viewport=VIEWPORTS[0]) as tab:
         end = tab.page.evaluate("document.documentElement.scrollHeight")
@@ -118,7 +118,7 @@ def test_controls_and_curves_stay_in_reach_on_a_narrow_screen(browser: Any, room
         assert stage < curves < panel
 
 
-def test_attention_is_that_of_the_ten_strongest_entities(browser: Any, tmp_path: Path) -> None:
+def test_attention_lists_the_ten_strongest_entities(browser: Any, tmp_path: Path) -> None:
     path = write_replay(played(Crowd, 3, 1), tmp_path / "replay.html").path
     count = """() => {
       const { prototype } = CanvasRenderingContext2D, draw = prototype.quadraticCurveTo;
@@ -134,7 +134,7 @@ def test_attention_is_that_of_the_ten_strongest_entities(browser: Any, tmp_path:
         assert tab.page.evaluate("lines") == 2 * 10, "from the entity and to it"
 
 
-def test_the_page_speaks_of_returns_and_precision(browser: Any, room: Path) -> None:
+def test_page_explains_returns_and_precision(browser: Any, room: Path) -> None:
     with Tab(browser, room) as tab:
         assert tab.page.inner_text("#about-part summary") == "about: full precision"
         labels = tab.page.locator("#inspector .outcome dt").all_inner_texts()

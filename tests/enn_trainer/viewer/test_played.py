@@ -22,7 +22,7 @@ from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.viewer import played
 from enn_trainer.viewer.moments import unseen_by
-from enn_trainer.viewer.played import MOST_NAME, EpisodeKeeper, ReplaySettings, printed_ids
+from enn_trainer.viewer.played import MAX_NAME, ReplayRecorder, ReplaySettings, printed_ids
 from enn_trainer.viewer.replay_format import read_replay
 from entity_env import (
     Action,
@@ -70,18 +70,18 @@ IDS = st.lists(
 
 @given(ids=IDS)
 @example(ids=HOSTILE)
-def test_printed_ids_are_short_and_tell_entities_apart(ids: list[Any]) -> None:
+def test_printed_ids_are_short_and_unique(ids: list[Any]) -> None:
     texts = printed_ids(ids)
     assert len(texts) == len(set(texts)) == len(ids)
     for one, text in zip(ids, texts, strict=True):
-        assert len(text) <= MOST_NAME + 10 * len(ids)
-        if isinstance(one, str) and len(one) <= MOST_NAME:
+        assert len(text) <= MAX_NAME + 10 * len(ids)
+        if isinstance(one, str) and len(one) <= MAX_NAME:
             assert text.startswith(one)
     assert json.loads(json.dumps(texts).encode()) == texts
 
 
 class Crowd(Environment):
-    """Entities of two types with the given ids, of which some come later."""
+    """Entities of two types with the given ids; some appear later."""
 
     def __init__(self, ids: list[Any]) -> None:
         self.ids = ids
@@ -119,7 +119,7 @@ class Crowd(Environment):
 @settings(max_examples=15)
 @given(ids=IDS)
 @example(ids=HOSTILE)
-def test_names_of_entities_are_their_ids(ids: list[Any], tmp_path_factory: Any) -> None:
+def test_entities_are_named_by_their_ids(ids: list[Any], tmp_path_factory: Any) -> None:
     world = Crowd([one for i, one in enumerate(ids) if one not in ids[:i]])
     torch.manual_seed(0)
     spaces = world.obs_space(), world.action_space()
@@ -133,11 +133,11 @@ def test_names_of_entities_are_their_ids(ids: list[Any], tmp_path_factory: Any) 
             numbers = episode.obs.identity[name].values.tolist()
             for row, number in zip(episode.obs.features[name].values, numbers, strict=True):
                 one = world.ids[int(row[0])]
-                if isinstance(one, str) and len(one) <= MOST_NAME:
+                if isinstance(one, str) and len(one) <= MAX_NAME:
                     assert names[name][number].startswith(one)
 
 
-def test_sides_of_an_episode_have_names_of_their_own() -> None:
+def test_sides_have_separate_entity_names() -> None:
     world = Duel()
     torch.manual_seed(0)
     spaces = world.obs_space(), world.action_space()
@@ -152,10 +152,10 @@ def test_sides_of_an_episode_have_names_of_their_own() -> None:
                 assert sorted(names.get(name, {})) == numbers
 
 
-def test_episodes_have_no_frames_between_them() -> None:
+def test_frames_between_episodes_are_not_recorded() -> None:
     envs = AnyVecEnv(Clocks(3, waits=2, filler=99.0))
     agent = RogueNet(RogueNetConfig(d_model=16, n_layer=1), envs.obs_space(), envs.action_space())
-    keeper = EpisodeKeeper(envs, np.arange(3), ReplaySettings(episodes=6))
+    keeper = ReplayRecorder(envs, np.arange(3), ReplaySettings(episodes=6))
     collector = Collector(envs, AgentPlayer(agent.eval(), seed=0), watchers=[keeper])
     play(collector, envs.obs_space(), 40, seed=0, stop=keeper.is_done)
     assert keeper.is_done()
@@ -176,7 +176,7 @@ def fresh_agent(world: Any) -> RogueNetAgent:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--deterministic"]])
-def test_episodes_are_those_that_the_command_shows(
+def test_replay_equals_the_watch_command(
     options: list[str], mines_run: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
@@ -193,7 +193,7 @@ def test_episodes_are_those_that_the_command_shows(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [MineSweeper, Duel])
-def test_replay_is_written_and_changes_nothing_else(world: Any, tmp_path: Path) -> None:
+def test_writing_a_replay_changes_no_state(world: Any, tmp_path: Path) -> None:
     own = world()
     agent = fresh_agent(own)
 
@@ -213,7 +213,7 @@ def test_replay_is_written_and_changes_nothing_else(world: Any, tmp_path: Path) 
     own.reset()  # is not closed
 
 
-def test_notebook_shows_the_page_in_a_frame_that_runs_its_script_alone(tmp_path: Path) -> None:
+def test_notebook_embeds_the_page_in_a_sandboxed_iframe(tmp_path: Path) -> None:
     shown = replay(fresh_agent(MineSweeper()), MineSweeper, episodes=1, max_steps=5)
     shown.title = '"><script>alert(1)</script>'
     found = re.fullmatch(r"<iframe ([^<>]*)></iframe>", shown._repr_html_())
@@ -224,16 +224,16 @@ def test_notebook_shows_the_page_in_a_frame_that_runs_its_script_alone(tmp_path:
     assert page == shown.write(tmp_path / "a.html").path.read_bytes()
 
 
-def test_notebook_is_told_how_to_write_a_page_that_is_too_large(
+def test_notebook_explains_how_to_write_a_large_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown = replay(fresh_agent(MineSweeper()), MineSweeper, episodes=1, max_steps=5)
-    monkeypatch.setattr(played, "MOST_SHOWN_MB", 0.001)
+    monkeypatch.setattr(played, "MAX_NOTEBOOK_MB", 0.001)
     assert ".write(&#x27;replay.html&#x27;" in shown._repr_html_()
     assert "iframe" not in shown._repr_html_()
 
 
-def test_what_an_agent_of_a_smaller_world_does_not_see_is_in_the_page(tmp_path: Path) -> None:
+def test_features_unseen_by_an_agent_are_stored(tmp_path: Path) -> None:
     world = MineSweeper()
     shown, actions = world.obs_space(), world.action_space()
     assert [*shown.entities] == ["Mine", "Robot", "Orbital Cannon"]
@@ -252,7 +252,7 @@ def test_what_an_agent_of_a_smaller_world_does_not_see_is_in_the_page(tmp_path: 
     assert read_replay(third.write(path).path).unseen == {}
 
 
-def test_features_of_the_frame_may_be_unseen() -> None:
+def test_global_features_may_be_unseen() -> None:
     known = ObsSpace(["b"], {"A": Entity(["x"])})
     shown = ObsSpace(["a", "b", Kind("k", ["one"])], {"A": Entity(["x"])})
     space = {"go": GlobalCategoricalActionSpace(["yes", "no"])}
@@ -273,8 +273,8 @@ class Shown(Fog):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("of", ["frame", "entity", "both"])
-def test_explanations_know_what_an_agent_remembered_in_each_frame(of: Any) -> None:
-    """They are those of an agent that is asked as it plays, also beside another one."""
+def test_explanations_use_the_recurrent_state_of_each_frame(of: Any) -> None:
+    """They match an agent that is explained while it plays, also for a second agent."""
     world = Shown()
     spaces = world.obs_space(), world.action_space()
     agents = []
@@ -319,13 +319,13 @@ def test_explanations_know_what_an_agent_remembered_in_each_frame(of: Any) -> No
     assert not np.allclose(other.beside.values, other.answers.values, atol=1e-3)
 
 
-def test_mistakes_are_named() -> None:
+def test_replay_rejects_invalid_arguments() -> None:
     agent = fresh_agent(MineSweeper())
     with pytest.raises(ValueError, match="env: expected the spaces of the agent; "):
         replay(agent, Duel)
     with pytest.raises(TypeError, match="env: expected an environment or match, its class, or"):
         replay(agent, "MineSweeper")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="what makes an Environment or a Match, got what makes int"):
+    with pytest.raises(TypeError, match="factory of an Environment or a Match, got one of int"):
         replay(agent, int)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="episodes: expected 1 or more, got 0"):
         replay(agent, MineSweeper, episodes=0)

@@ -17,9 +17,9 @@ from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.viewer.page import page_blocks
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import read_replay
-from enn_trainer.viewer.what_if import Change, what_if
+from enn_trainer.viewer.what_if import FeatureChange, what_if
 from entity_env import EnvList
-from entity_env.actions.chains import is_taken, takers
+from entity_env.actions.chains import active_actors, has_choice
 from entity_env.examples import Duel
 from entity_env.spaces import Spaces
 from entity_env.vec.batching import batch_obs
@@ -48,7 +48,7 @@ def shown(request: pytest.FixtureRequest) -> Replay:
     )
 
 
-def test_replays_come_back_to_the_bit(shown: Replay, tmp_path: Path) -> None:
+def test_replays_of_all_action_kinds_round_trip_exactly(shown: Replay, tmp_path: Path) -> None:
     path = shown.write(tmp_path / "replay.html").path  # type: ignore[attr-defined]
     back = read_replay(path)
     assert back.action_space == shown.action_space
@@ -70,14 +70,14 @@ def test_replays_come_back_to_the_bit(shown: Replay, tmp_path: Path) -> None:
     assert header["version"] == 2
 
 
-def test_replays_without_them_are_of_the_format_of_earlier_releases(tmp_path: Path) -> None:
+def test_replays_without_continuous_actions_use_the_earlier_format(tmp_path: Path) -> None:
     path = replay(agent_of(Duel), Duel, episodes=1, max_steps=3).write(tmp_path / "r.html").path
     header = json.loads(page_blocks(path.read_bytes())["header"].unpacked(1 << 24) or b"")
     assert header["version"] == 1
     assert header["actions"] == [["attack", "SelectEntityActionSpace", {}]]
 
 
-def test_a_small_page_rounds_probabilities_alone(shown: Replay, tmp_path: Path) -> None:
+def test_small_page_rounds_only_probabilities(shown: Replay, tmp_path: Path) -> None:
     size = shown.write(tmp_path / "replay.html").num_bytes / 1e6  # type: ignore[attr-defined]
     back = read_replay(shown.write(tmp_path / "replay.html", size - 0.001).path)  # type: ignore[attr-defined]
     for name, space in shown.action_space.items():
@@ -85,18 +85,18 @@ def test_a_small_page_rounds_probabilities_alone(shown: Replay, tmp_path: Path) 
         np.testing.assert_allclose(one, other, atol=0 if space.components else 1e-2)
 
 
-def test_who_does_not_take_an_action_has_no_probabilities(shown: Replay) -> None:
+def test_inactive_actors_have_no_probabilities(shown: Replay) -> None:
     for episode in shown.episodes:
         for name, space in shown.action_space.items():
             mask, chosen = episode.obs.action_masks[name], episode.chosen[name].values
-            taken = is_taken(chosen)
+            taken = has_choice(chosen)
             rows = episode.answers.probs[name].values
             if mask.actees is None:
                 assert (np.isnan(rows).any(axis=1) == ~taken).all()
                 assert np.isnan(rows[~taken]).all()
             if space.after is not None:
                 before = episode.chosen[space.after]
-                assert (takers(mask, before)[0] == taken).all()
+                assert (active_actors(mask, before)[0] == taken).all()
             if space.components:
                 low, high = mask.low.values, mask.high.values
                 table = rows.reshape(len(rows), -1, 4)[taken]
@@ -109,7 +109,7 @@ def test_who_does_not_take_an_action_has_no_probabilities(shown: Replay) -> None
 
 
 @pytest.mark.slow
-def test_numbers_fall_into_their_range_as_often_as_it_says() -> None:
+def test_continuous_actions_fall_into_their_interval_at_the_nominal_rate() -> None:
     agent = agent_of(Targets)
     episodes = replay(agent, Targets, episodes=40).episodes
     inside: list[bool] = []
@@ -127,7 +127,7 @@ def test_numbers_fall_into_their_range_as_often_as_it_says() -> None:
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("memory", [None, REMEMBERING])
-def test_explanations_say_what_the_agent_does(world: Any, memory: Any) -> None:
+def test_explanations_match_the_agents_actions(world: Any, memory: Any) -> None:
     agent, game = agent_of(world, memory), world()
     game.seed(3)
     obs = game.reset()
@@ -154,7 +154,7 @@ def test_explanations_say_what_the_agent_does(world: Any, memory: Any) -> None:
         obs = game.act(agent.act(obs).actions)
 
 
-def test_the_influence_of_an_entity_on_numbers_is_seen() -> None:
+def test_influence_on_continuous_actions() -> None:
     agent, game = agent_of(Targets), Targets()
     game.seed(3)
     obs, found = game.reset(), []
@@ -167,7 +167,7 @@ def test_the_influence_of_an_entity_on_numbers_is_seen() -> None:
     assert (known > 0).all()
 
 
-def test_choices_that_nothing_can_follow_without_an_entity_become_illegal() -> None:
+def test_parent_choices_without_legal_children_become_illegal() -> None:
     world = Camp()
     space, checked = world.action_space(), 0
     world.seed(4)
@@ -193,7 +193,7 @@ def test_choices_that_nothing_can_follow_without_an_entity_become_illegal() -> N
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_what_if_is_in_the_terms_of_the_frame(world: Any) -> None:
+def test_what_if_is_indexed_by_the_original_frame(world: Any) -> None:
     agent, game = agent_of(world).agent, world()
     game.seed(2)
     spaces = game.obs_space(), game.action_space()
@@ -206,10 +206,10 @@ def test_what_if_is_in_the_terms_of_the_frame(world: Any) -> None:
             if len(frame.action_masks[name].actors.values):
                 rows = np.stack([*same.probs[name].values()])
                 np.testing.assert_array_equal(rows.reshape(-1), table.reshape(-1))
-        changed = what_if(agent, frame, *spaces, [Change(0, feature=0, value=9.0)])
+        changed = what_if(agent, frame, *spaces, [FeatureChange(0, feature=0, value=9.0)])
         assert changed.value != same.value
         last = int(batch.entities_of_frames()[0]) - 1
-        gone = what_if(agent, frame, *spaces, [Change(last, removed=True)])
+        gone = what_if(agent, frame, *spaces, [FeatureChange(last, removed=True)])
         for name, of_actors in gone.probs.items():
             assert of_actors.keys() <= {*frame.action_masks[name].actors.values.tolist()}
 
@@ -228,7 +228,7 @@ def typed(message: dict[str, Any], space: Any, rng: np.random.Generator, game: A
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("memory", [None, REMEMBERING])
-def test_a_person_chooses_part_by_part(world: Any, memory: Any) -> None:
+def test_person_chooses_dependent_actions_in_order(world: Any, memory: Any) -> None:
     rng, meant = np.random.default_rng(0), list[Any]()
     space = world().action_space()
 
@@ -248,7 +248,7 @@ def test_a_person_chooses_part_by_part(world: Any, memory: Any) -> None:
         chosen = decisions.chosen_on_host()
         for name, rows in chosen.items():
             own = decisions.by_hand[name].values
-            assert (own == is_taken(rows.values)).all()
+            assert (own == has_choice(rows.values)).all()
             given = {row: c for e, s, n, row, c in meant if (10 * e + s, n) == (number, name)}
             for row in np.flatnonzero(own).tolist():
                 assert rows.values[row].tolist() == given[row]
@@ -265,7 +265,7 @@ def test_a_person_chooses_part_by_part(world: Any, memory: Any) -> None:
             np.testing.assert_array_equal(episode.chosen[name].values, rows.values)
 
 
-def test_what_depends_on_another_choice_is_decided_again() -> None:
+def test_dependent_actions_are_recomputed_after_a_choice() -> None:
     """And what depends on none of the person's choices stays as it was, to the bit."""
     space = Camp().action_space()
     alone = Played(Camp, quiet).play(1)[0][1]
@@ -303,15 +303,15 @@ def test_what_depends_on_another_choice_is_decided_again() -> None:
         after = space[name].after
         assert after is not None
         assert not decisions.by_hand[name].values.any()
-        taken, _ = takers(masks[name], chosen[after])
-        assert (is_taken(chosen[name].values) == taken).all()
+        taken, _ = active_actors(masks[name], chosen[after])
+        assert (has_choice(chosen[name].values) == taken).all()
         most = decisions.distributions[name].mode()
         torch.testing.assert_close(decisions.chosen[name].values, most, equal_nan=True)
         logprobs = decisions.distributions[name].log_prob(decisions.chosen[name].values)
         torch.testing.assert_close(decisions.logprobs[name].values, logprobs)
 
 
-def test_wrong_numbers_of_a_page_are_refused() -> None:
+def test_invalid_numbers_of_a_page_are_rejected() -> None:
     def person(message: dict[str, Any]) -> list[dict[str, Any]]:
         if message["type"] == "welcome":
             return [{"type": "take", "side": 0, "key": None}]
@@ -340,7 +340,7 @@ def test_wrong_numbers_of_a_page_are_refused() -> None:
 
 
 @pytest.mark.parametrize("memory", [None, REMEMBERING])
-def test_another_agent_answers_beside_recorded_choices(memory: Any) -> None:
+def test_second_agent_is_evaluated_on_recorded_choices(memory: Any) -> None:
     for world in WORLDS:
         shown = replay(agent_of(world), world, episodes=1, beside=agent_of(world, memory, 1))
         [episode] = shown.episodes
@@ -350,7 +350,7 @@ def test_another_agent_answers_beside_recorded_choices(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_random_players_and_bots_choose_part_by_part(world: Any) -> None:
+def test_random_players_and_bots_choose_dependent_actions_in_order(world: Any) -> None:
     envs = EnvList(world, 4)
     spaces = envs.obs_space(), envs.action_space()
     bots: dict[Any, Any] = {Camp: Lucky, Targets: LuckyArcher}
@@ -366,9 +366,7 @@ def test_random_players_and_bots_choose_part_by_part(world: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
-def test_pages_show_each_number_and_what_is_not_taken(
-    browser: Any, world: Any, tmp_path: Path
-) -> None:
+def test_page_shows_numbers_and_inactive_actions(browser: Any, world: Any, tmp_path: Path) -> None:
     played = replay(agent_of(world), world, episodes=1, beside=agent_of(world, seed=1))
     [episode] = played.episodes
     with Tab(browser, played.write(tmp_path / "replay.html").path) as tab:
@@ -384,7 +382,7 @@ def test_pages_show_each_number_and_what_is_not_taken(
                         assert tab.page.locator(table).count() == 0
                         continue
                     chosen = episode.chosen[name][frame].values[actors.index(position)]
-                    taken = bool(is_taken(chosen[None])[0])
+                    taken = bool(has_choice(chosen[None])[0])
                     empty = tab.page.locator(f'#inspector [data-not-taken="{name}"]').count()
                     assert (tab.page.locator(table).count(), empty) == (int(taken), 1 - taken)
                     if not taken or not space.components:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from enn_trainer.base.errors import ReplayError
-from enn_trainer.viewer.page import PAGE, Block, fill_page, page_blocks
-from enn_trainer.viewer.replay import Moment, Replay
-from enn_trainer.viewer.replay_chunks import decoded_chunk
+from enn_trainer.viewer.page import PAGE, PageBlock, fill_page, page_blocks
+from enn_trainer.viewer.replay import Highlight, Replay
+from enn_trainer.viewer.replay_chunks import decode_chunk
 from enn_trainer.viewer.replay_format import read_replay, write_replay
 from entity_env import (
     Entity,
@@ -39,7 +39,7 @@ ANY_PATH = settings(suppress_health_check=list(HealthCheck))
 @pytest.mark.slow
 @ANY_PATH
 @given(replay=replays())
-def test_a_replay_comes_back_to_the_bit(tmp_path_factory: Any, replay: Replay) -> None:
+def test_replay_round_trips_exactly(tmp_path_factory: Any, replay: Replay) -> None:
     path = tmp_path_factory.mktemp("replay") / "replay.html"
     written = write_replay(replay, path, max_mb=1000)
     assert (written.notes, written.errors) == ([], {})
@@ -51,7 +51,7 @@ def test_a_replay_comes_back_to_the_bit(tmp_path_factory: Any, replay: Replay) -
 
 
 @pytest.mark.slow
-def test_each_rung_keeps_its_size_and_its_errors(tmp_path: Path) -> None:
+def test_each_compression_level_keeps_its_size_and_errors(tmp_path: Path) -> None:
     replay, path = smooth(small_replay()), tmp_path / "replay.html"
     whole = megabytes(replay, path)
     sizes, rungs = [], {}
@@ -59,7 +59,7 @@ def test_each_rung_keeps_its_size_and_its_errors(tmp_path: Path) -> None:
         try:
             written = write_replay(replay, path, max_mb=whole * share)
         except ReplayError as error:
-            assert "one episode takes" in str(error)  # noqa: PT017 (the smallest is unknown)
+            assert "MB for one episode" in str(error)  # noqa: PT017 (the smallest is unknown)
             break
         assert written.num_bytes <= whole * share * 1e6
         sizes.append(written.num_bytes)
@@ -88,7 +88,7 @@ def test_each_rung_keeps_its_size_and_its_errors(tmp_path: Path) -> None:
     assert 0.001 < max(of_probs) < 0.003  # of 252 steps, half a step
 
 
-def test_the_strongest_weights_at_the_moments_are_kept(tmp_path: Path) -> None:
+def test_strongest_attention_weights_are_kept_at_highlights(tmp_path: Path) -> None:
     replay, path = small_replay(episodes=1), tmp_path / "replay.html"
     weights = np.random.default_rng(0).random((1, 1, 6, 6)).astype(np.float32)
     replay.episodes[0].attention = dict.fromkeys(range(150), weights)
@@ -99,7 +99,7 @@ def test_the_strongest_weights_at_the_moments_are_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kept, np.where(strongest, weights, 0))
 
 
-def test_values_that_are_not_finite_survive_rounding(tmp_path: Path) -> None:
+def test_non_finite_values_survive_rounding(tmp_path: Path) -> None:
     replay, path = small_replay(episodes=1), tmp_path / "replay.html"
     replay.episodes[0].attention.clear()
     write_replay(replay, path, max_mb=megabytes(replay, path) - 1e-6)
@@ -109,7 +109,7 @@ def test_values_that_are_not_finite_survive_rounding(tmp_path: Path) -> None:
         np.testing.assert_array_equal(test(before), test(after))
 
 
-def test_nothing_of_a_world_is_part_of_the_page(tmp_path: Path) -> None:
+def test_text_of_an_environment_is_only_inside_blocks(tmp_path: Path) -> None:
     path = tmp_path / "replay.html"
     hostile = "".join(NAMES)
     world = World(
@@ -120,7 +120,7 @@ def test_nothing_of_a_world_is_part_of_the_page(tmp_path: Path) -> None:
     episode = random_episode(world, world.obs_space, np.random.default_rng(0), 3, 1)
     episode.names = [{hostile: dict(enumerate(NAMES))}]
     spaces = world.obs_space, world.action_space
-    moments = [Moment(hostile, 0, 0, 0, None, hostile)]
+    moments = [Highlight(hostile, 0, 0, 0, None, hostile)]
     facts = {hostile: hostile}
     replay = Replay(hostile, facts, *spaces, 1, 1.0, [episode], moments, facts)
     write_replay(replay, path)
@@ -130,7 +130,7 @@ def test_nothing_of_a_world_is_part_of_the_page(tmp_path: Path) -> None:
     assert b"onerror" not in path.read_bytes()
 
 
-def test_each_damaged_chunk_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+def test_damaged_chunks_are_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     path = tmp_path / "replay.html"
     write_replay(small_replay(), path)
     page = path.read_bytes()
@@ -149,7 +149,7 @@ def test_each_damaged_chunk_is_named_and_the_others_are_read(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_no_damage_is_anything_but_an_error(tmp_path: Path) -> None:
+def test_any_damage_raises_replay_error(tmp_path: Path) -> None:
     path = tmp_path / "replay.html"
     write_replay(small_replay(steps=5), path)
     page, rng = path.read_bytes(), np.random.default_rng(0)
@@ -164,7 +164,7 @@ def test_no_damage_is_anything_but_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"<!doctype html>", b"\0" * 1000, PAGE.read_bytes()])
-def test_another_file_is_no_replay(tmp_path: Path, content: bytes) -> None:
+def test_other_files_are_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "replay.html"
     path.write_bytes(content)
     with pytest.raises(ReplayError, match=re.escape(f"{path}: expected a replay")):
@@ -175,7 +175,7 @@ def test_another_file_is_no_replay(tmp_path: Path, content: bytes) -> None:
         assert path.read_bytes() == content
 
 
-def test_claims_of_a_file_do_not_make_it_allocate(tmp_path: Path) -> None:
+def test_false_sizes_do_not_allocate_memory(tmp_path: Path) -> None:
     """A header of a few bytes that says gigabytes, or a sum that does not fit, is refused."""
     path = tmp_path / "replay.html"
     write_replay(small_replay(steps=1, episodes=1), path)
@@ -189,7 +189,7 @@ def test_claims_of_a_file_do_not_make_it_allocate(tmp_path: Path) -> None:
         {"actions": [["move", "system", {}]]},
         {"rounding": [["feature 0 0", 8, "a", 0]]},
     ):
-        changed = Block.of(json.dumps({**header, **change}).encode())
+        changed = PageBlock.of(json.dumps({**header, **change}).encode())
         chunks = [page_blocks(path.read_bytes())["0"]]
         other = tmp_path / "other.html"
         other.write_bytes(fill_page(changed, chunks))
@@ -197,8 +197,8 @@ def test_claims_of_a_file_do_not_make_it_allocate(tmp_path: Path) -> None:
             read_replay(other)
 
 
-def test_a_chunk_cannot_claim_more_rows_than_it_could_have() -> None:
-    """Actors times actees, of which neither takes many bytes, would take all memory."""
+def test_chunk_rows_are_bounded_by_its_size() -> None:
+    """Actors times actees would exhaust the memory, although both take few bytes."""
     types = [["A", [], []]]
     header = {"sides": 1, "types": types, "global": [[], []], "rounding": []}
     header["actions"] = [["hit", "SelectEntityActionSpace", {}]]
@@ -215,14 +215,12 @@ def test_a_chunk_cannot_claim_more_rows_than_it_could_have() -> None:
     reward_value_rows = column(0) + column(0) + count
     start = reward_value_rows + count
     with pytest.raises(ReplayError, match="rows, got 60000001"):
-        decoded_chunk(header, schema, 1, reward_value_rows + column(60_000_001))
+        decode_chunk(header, schema, 1, reward_value_rows + column(60_000_001))
     with pytest.raises(ReplayError, match="rows, got 3600000000"):
-        decoded_chunk(
-            header, schema, 1, start + everyone + count + everyone + column(*[0] * 60_000)
-        )
+        decode_chunk(header, schema, 1, start + everyone + count + everyone + column(*[0] * 60_000))
 
 
-def test_a_full_disk_leaves_the_page_that_was_there(tmp_path: Path) -> None:
+def test_full_disk_preserves_the_existing_page(tmp_path: Path) -> None:
     path = tmp_path / "replay.html"
     write_replay(small_replay(steps=2, episodes=1), path)
     before = path.read_bytes()
@@ -237,7 +235,7 @@ def test_a_full_disk_leaves_the_page_that_was_there(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["replay.html"]
 
 
-def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_replay_is_rejected_by_name(tmp_path: Path) -> None:
     replay = small_replay(steps=2, episodes=1)
     with pytest.raises(ReplayError, match=r"nowhere.*cannot be written"):
         write_replay(replay, tmp_path / "nowhere" / "replay.html")

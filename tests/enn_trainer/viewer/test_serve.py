@@ -62,7 +62,7 @@ def http(server: serve.LiveServer, lines: list[str]) -> tuple[str, bytes]:
     return head.decode(), body
 
 
-def test_page_holds_no_data_and_may_connect_to_its_server_alone(server: serve.LiveServer) -> None:
+def test_live_page_has_no_data_and_connects_only_to_its_server(server: serve.LiveServer) -> None:
     head, body = http(server, ["GET / HTTP/1.1", f"Host: 127.0.0.1:{server.port}"])
     assert head.startswith("HTTP/1.1 200")
     assert "frame-ancestors 'none'" in head
@@ -75,7 +75,7 @@ def test_page_holds_no_data_and_may_connect_to_its_server_alone(server: serve.Li
     assert b"data-block=" not in body.split(b"<script>")[0]
 
 
-def test_address_has_the_token_in_its_fragment_alone(server: serve.LiveServer) -> None:
+def test_token_is_only_in_the_fragment_of_the_address(server: serve.LiveServer) -> None:
     before, _, fragment = server.address.partition("#")
     assert before == f"http://127.0.0.1:{server.port}/"
     assert fragment == f"t={server.token}"
@@ -84,14 +84,14 @@ def test_address_has_the_token_in_its_fragment_alone(server: serve.LiveServer) -
         assert other.token != server.token
 
 
-def test_it_listens_on_this_machine_alone(server: serve.LiveServer) -> None:
+def test_server_listens_on_localhost_only(server: serve.LiveServer) -> None:
     assert server._server.socket.getsockname()[0] == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "evil.example:{port}", "[::1]:{port}"]
 )
-def test_pages_of_other_hosts_are_refused(server: serve.LiveServer, host: str) -> None:
+def test_requests_with_other_hosts_are_rejected(server: serve.LiveServer, host: str) -> None:
     """Also where another name leads to this machine."""
     head, body = http(server, ["GET / HTTP/1.1", "Host: " + host.format(port=server.port)])
     assert head.startswith("HTTP/1.1 403")
@@ -106,7 +106,9 @@ def test_other_paths_are_not_found(server: serve.LiveServer) -> None:
 @pytest.mark.parametrize(
     "origin", [None, "null", "http://evil.example", "https://127.0.0.1:{port}", "http://127.0.0.1"]
 )
-def test_sockets_of_other_origins_are_refused(server: serve.LiveServer, origin: str | None) -> None:
+def test_sockets_of_other_origins_are_rejected(
+    server: serve.LiveServer, origin: str | None
+) -> None:
     given = None if origin is None else origin.format(port=server.port)
     with pytest.raises(InvalidStatus, match="403"), opened(server, origin=given):
         pass
@@ -137,15 +139,13 @@ def test_socket_without_the_token_is_closed(server: serve.LiveServer, first: str
     assert server.receive(0.2) is None
 
 
-def test_socket_that_says_nothing_is_closed(
-    server: serve.LiveServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_socket_is_closed(server: serve.LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "HELLO_S", 0.2)
     with opened(server) as page, pytest.raises(ConnectionClosed):
         page.recv(timeout=10)
 
 
-def test_silent_connections_keep_nobody_out(server: serve.LiveServer) -> None:
+def test_silent_connections_do_not_block_new_ones(server: serve.LiveServer) -> None:
     """Whoever can connect can hold connections: the oldest without the token make room."""
     silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
     try:
@@ -156,7 +156,7 @@ def test_silent_connections_keep_nobody_out(server: serve.LiveServer) -> None:
             silent += more
             page.send('{"type": "agent"}')
             assert got(server, "agent")[0] == number, "the tab with the token stays"
-        assert len(server._listener._unknown) <= serve.MOST_UNKNOWN
+        assert len(server._listener._pending) <= serve.MAX_PENDING
         silent[0].settimeout(10)
         assert silent[0].recv(1) == b"", "it was closed"
     finally:
@@ -164,7 +164,7 @@ def test_silent_connections_keep_nobody_out(server: serve.LiveServer) -> None:
             plug.close()
 
 
-def test_it_goes_on_after_connections_that_cannot_be_accepted(
+def test_server_survives_failed_accepts(
     server: serve.LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accept, errors = socket.socket.accept, [errno.EMFILE, errno.ECONNABORTED, errno.ENOBUFS]
@@ -181,7 +181,7 @@ def test_it_goes_on_after_connections_that_cannot_be_accepted(
     assert not errors
 
 
-def test_a_server_that_listens_no_more_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_server_raises_server_error(monkeypatch: pytest.MonkeyPatch) -> None:
     server, start = serve.LiveServer(), threading.Thread.start
 
     def failing(thread: threading.Thread) -> None:
@@ -193,7 +193,7 @@ def test_a_server_that_listens_no_more_says_so(monkeypatch: pytest.MonkeyPatch) 
         patch.setattr(threading.Thread, "start", failing)
         with socket.create_connection(("127.0.0.1", server.port)):
             server._thread.join(10)
-    with pytest.raises(ServerError, match=r"does not listen any more: can't start new thread; sta"):
+    with pytest.raises(ServerError, match=r"has stopped: can't start new thread; restart"):
         server.receive(0)
     ending = threading.Thread(target=server.close, daemon=True)
     ending.start()
@@ -201,7 +201,7 @@ def test_a_server_that_listens_no_more_says_so(monkeypatch: pytest.MonkeyPatch) 
     assert not ending.is_alive()
 
 
-def test_it_ends_at_once_beside_silent_connections() -> None:
+def test_server_closes_immediately_with_silent_connections() -> None:
     server = serve.LiveServer()
     with socket.create_connection(("127.0.0.1", server.port)), opened(server):
         start = time.monotonic()
@@ -209,7 +209,7 @@ def test_it_ends_at_once_beside_silent_connections() -> None:
         assert time.monotonic() - start < serve.HELLO_S
 
 
-def test_messages_go_both_ways_and_a_closed_tab_is_told(server: serve.LiveServer) -> None:
+def test_messages_are_exchanged_and_closing_a_tab_is_reported(server: serve.LiveServer) -> None:
     with opened(server) as page:
         page.send(hello(server))
         number, _ = got(server, "joined")
@@ -221,7 +221,7 @@ def test_messages_go_both_ways_and_a_closed_tab_is_told(server: serve.LiveServer
 
 
 @pytest.mark.parametrize("text", ["nonsense", "[]", "7", '{"type": "joined"}', b"\x01\x02"])
-def test_malformed_messages_are_answered_and_the_tab_stays(
+def test_malformed_messages_get_errors_and_keep_the_tab(
     server: serve.LiveServer, text: str | bytes
 ) -> None:
     with opened(server) as page:
@@ -249,17 +249,17 @@ def test_too_many_messages_close_the_tab(server: serve.LiveServer) -> None:
         page.send(hello(server))
         got(server, "joined")
         with pytest.raises(ConnectionClosed) as closed:
-            exchanged(page, ['{"type": "agent"}'] * 10 * serve.MOST_PER_S)
+            exchanged(page, ['{"type": "agent"}'] * 10 * serve.MAX_PER_S)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.reason == "expected at most 100 messages a second"
     taken = 0
     while (received := server.receive(0.5)) is not None and received[1]["type"] != "left":
         taken += 1
-    assert taken <= serve.MOST_PER_S
+    assert taken <= serve.MAX_PER_S
 
 
-def test_ninth_tab_is_refused_until_another_is_closed(server: serve.LiveServer) -> None:
-    tabs = [opened(server).__enter__() for _ in range(serve.MOST_PAGES)]
+def test_ninth_tab_is_rejected_until_a_tab_closes(server: serve.LiveServer) -> None:
+    tabs = [opened(server).__enter__() for _ in range(serve.MAX_PAGES)]
     for tab in tabs:
         tab.send(hello(server))
         got(server, "joined")
@@ -277,7 +277,7 @@ def test_ninth_tab_is_refused_until_another_is_closed(server: serve.LiveServer) 
 
 
 @pytest.mark.slow
-def test_slow_tab_misses_steps_and_stops_nobody(server: serve.LiveServer) -> None:
+def test_slow_tab_misses_steps_without_blocking(server: serve.LiveServer) -> None:
     steps = [{"type": "steps", "first": i, "raw": "x" * 50_000} for i in range(1_000)]
     with opened(server, max_queue=1) as slow, opened(server) as quick:
         numbers = []
@@ -307,8 +307,8 @@ def test_slow_tab_misses_steps_and_stops_nobody(server: serve.LiveServer) -> Non
 
 
 @pytest.mark.slow
-def test_a_signal_in_the_middle_of_a_message_leaves_no_lock_behind() -> None:
-    """Ctrl-C ends the server anywhere, whose threads then need the queues to end."""
+def test_signal_during_a_message_leaves_no_lock() -> None:
+    """Ctrl-C may end the server anywhere; its threads then need unlocked queues to end."""
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -332,8 +332,8 @@ def test_a_signal_in_the_middle_of_a_message_leaves_no_lock_behind() -> None:
     assert not other.is_alive()
 
 
-def test_it_ends_while_messages_wait_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "MOST_PER_S", 10_000)
+def test_server_closes_with_unread_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "MAX_PER_S", 10_000)
     server = serve.LiveServer()
     with opened(server) as page:
         page.send(hello(server))
@@ -346,6 +346,6 @@ def test_it_ends_while_messages_wait_that_nobody_takes(monkeypatch: pytest.Monke
         assert not ending.is_alive()
 
 
-def test_a_port_that_is_taken_is_an_error(server: serve.LiveServer) -> None:
+def test_port_in_use_is_an_error(server: serve.LiveServer) -> None:
     with pytest.raises(OSError, match="in use"):
         serve.LiveServer(server.port)

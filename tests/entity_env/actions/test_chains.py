@@ -1,4 +1,4 @@
-"""Dependent actions in batches: what is legal, who takes them, and errors."""
+"""Batches of autoregressive actions: legal choices, active actors, and errors."""
 
 from itertools import product
 from typing import Any
@@ -29,7 +29,7 @@ from entity_env import (
     batch_obs,
     check_env,
 )
-from entity_env.actions.chains import check_linked
+from entity_env.actions.chains import check_parent_links
 from entity_env.serialization.messages import pack, unpack
 from entity_env.testing.random_play import random_choices
 from entity_env.vec.batching import unbatch_actions
@@ -152,17 +152,17 @@ def num_actors(first: list[bool]) -> list[int]:
     return [masks[name].actors.items() for name in spaces]
 
 
-def test_an_action_that_only_a_forbidden_choice_leads_to_has_no_actors() -> None:
+def test_action_after_a_masked_choice_has_no_actors() -> None:
     assert num_actors([True, False, False]) == [1, 1, 0]
 
 
-def test_an_action_follows_if_any_permitted_choice_leads_to_it() -> None:
+def test_action_is_available_if_any_allowed_choice_leads_to_it() -> None:
     assert num_actors([True, True, False]) == [1, 1, 1]
 
 
 @settings(max_examples=300)
 @given(frames(), st.integers(0, 2**32 - 1))
-def test_what_actors_may_do_is_what_leads_to_an_end(
+def test_legal_choices_have_a_legal_continuation(
     world: tuple[dict[str, Any], list[Observation]], seed: int
 ) -> None:
     spaces, shown = world
@@ -198,7 +198,7 @@ def test_what_actors_may_do_is_what_leads_to_an_end(
 
 
 @given(frames())
-def test_frames_of_chains_are_joined_taken_and_sent(
+def test_autoregressive_frames_are_concatenated_selected_and_sent(
     world: tuple[dict[str, Any], list[Observation]],
 ) -> None:
     spaces, shown = world
@@ -217,15 +217,15 @@ def test_frames_of_chains_are_joined_taken_and_sent(
                 mask.full_mask(columns).values, other.full_mask(columns).values
             )
     assert_same(unpack(pack(whole)), whole)
-    check_linked(whole.action_masks, spaces)  # what is linked stays as it is
-    check_linked(joined.action_masks, spaces)
+    check_parent_links(whole.action_masks, spaces)  # what is linked stays as it is
+    check_parent_links(joined.action_masks, spaces)
 
 
-def test_the_world_of_chains_is_right_also_in_workers() -> None:
+def test_autoregressive_environment_conforms_in_workers() -> None:
     assert not check_env(Camp).problems
 
 
-def test_saved_environments_go_on_with_their_chains() -> None:
+def test_restored_environments_continue_with_autoregressive_actions() -> None:
     envs, others = EnvList(Camp, 4), EnvList(Camp, 4)
     envs.seed(1)
     obs = envs.reset(envs.obs_space())
@@ -251,7 +251,7 @@ DO = CategoricalActionSpace(["rest", "heal"])
         ({"do": DO, "x": CategoricalActionSpace(["a"], when=["heal"])}, "when: expected none"),
         (
             {"n": ContinuousActionSpace({"a": (0, 1)}), "x": SelectEntityActionSpace(after="n")},
-            "expected labels or an entity, got 'n', whose actors choose numbers",
+            "expected a discrete action, got the continuous action 'n'",
         ),
         (
             {"do": DO, "x": SelectEntityActionSpace(after="do", when=["heel"])},
@@ -259,18 +259,18 @@ DO = CategoricalActionSpace(["rest", "heal"])
         ),
         (
             {"a": SelectEntityActionSpace(), "x": SelectEntityActionSpace(after="a", when=["b"])},
-            r"got \['b'\] after the choice of an entity",
+            r"when: expected none, got \['b'\]",
         ),
         (
             {
                 "a": SelectEntityActionSpace(after="b"),
                 "b": SelectEntityActionSpace(after="a"),
             },
-            "circle",
+            "cycle",
         ),
         (
             {"do": DO, "x": GlobalCategoricalActionSpace(["a"], after="do")},
-            "expected an action of the frame",
+            "expected a global action",
         ),
         (
             {"do": DO, "x": SelectEntityActionSpace(after="do", when=["heal", "heal"])},
@@ -278,12 +278,12 @@ DO = CategoricalActionSpace(["rest", "heal"])
         ),
     ],
 )
-def test_chains_that_cannot_be_are_refused(spaces: dict[str, Any], message: str) -> None:
+def test_invalid_parent_actions_raise(spaces: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpace, match=message):
         check_spaces(SPACE, spaces)
 
 
-def test_an_actor_that_the_action_before_does_not_name_is_an_error() -> None:
+def test_actor_missing_in_the_parent_action_raises() -> None:
     spaces = {"do": DO, "x": CategoricalActionSpace(["a"], after="do", when=["heal"])}
     frame = Observation(
         features={"Unit": [[0.0], [1.0]]},
@@ -298,7 +298,7 @@ def test_an_actor_that_the_action_before_does_not_name_is_an_error() -> None:
         batch_obs([frame], SPACE, spaces)
 
 
-def test_choices_of_those_who_do_not_take_an_action_are_errors() -> None:
+def test_choices_of_inactive_actors_raise() -> None:
     envs = EnvList(Camp, 3)
     envs.seed(0)
     obs = envs.reset(envs.obs_space())
@@ -320,7 +320,7 @@ def test_choices_of_those_who_do_not_take_an_action_are_errors() -> None:
     envs.act(choices | none, envs.obs_space())
 
 
-def test_mask_of_another_shape_names_both_that_fit() -> None:
+def test_mask_shape_error_names_both_valid_shapes() -> None:
     spaces = {"do": DO, "x": CategoricalActionSpace(["a"], after="do", when=["heal", "rest"])}
     frame = Observation(
         features={"Unit": [[0.0]]},
@@ -333,7 +333,7 @@ def test_mask_of_another_shape_names_both_that_fit() -> None:
         batch_obs([frame], SPACE, spaces)
 
 
-def test_actions_are_encoded_in_the_order_of_their_chain() -> None:
+def test_actions_are_encoded_parents_first() -> None:
     spaces: dict[str, Any] = {
         "x": CategoricalActionSpace(["a", "b"], after="do", when=["heal"]),
         "do": DO,

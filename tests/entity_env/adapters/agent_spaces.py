@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium import spaces
 from hypothesis import strategies as st
 
-from entity_env.adapters.agent_translator import AgentTranslator, View
+from entity_env.adapters.agent_translator import AgentTranslator, AgentView
 from entity_env.adapters.mapping import Rows
 from tests.entity_env.adapters.worlds import choose
 
@@ -34,7 +34,7 @@ def action_spaces() -> st.SearchStrategy[Space]:
     )
 
 
-def play(translator: AgentTranslator, view: View, rng: np.random.Generator) -> Any:
+def play(translator: AgentTranslator, view: AgentView, rng: np.random.Generator) -> Any:
     obs = view.to_observation()
     return translator.translate_actions(
         view, choose(obs, translator.obs_space, translator.action_space, rng)

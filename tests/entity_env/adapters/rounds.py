@@ -1,4 +1,4 @@
-"""World of PettingZoo in which agents take turns."""
+"""Turn-based environment of PettingZoo."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pettingzoo import AECEnv
 
 
 class Rounds(AECEnv[str, Any, Any]):
-    """Three agents, who move as `ORDER` says and die as `DEATHS` says; moves pay the others."""
+    """Three agents that move in the `ORDER` and die at the `DEATHS`; a move pays another agent."""
 
     metadata = {"name": "rounds", "is_parallelizable": False}  # noqa: RUF012
     render_mode = None
@@ -30,7 +30,7 @@ class Rounds(AECEnv[str, Any, Any]):
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: Any = None) -> None:
-        self.agents, self.taken = [*self.possible_agents], list[Any]()
+        self.agents, self.action_log = [*self.possible_agents], list[Any]()
         self.start = 0 if seed is None else seed % 7
         self.rewards = dict.fromkeys(self.agents, 0)
         self._cumulative_rewards = dict.fromkeys(self.agents, 0)
@@ -43,7 +43,7 @@ class Rounds(AECEnv[str, Any, Any]):
         self.agent_selection = "a"
 
     def observe(self, agent: str) -> Any:
-        return np.array([self.start + len(self.taken), ord(agent)], np.float32)
+        return np.array([self.start + len(self.action_log), ord(agent)], np.float32)
 
     def step(self, action: Any) -> None:
         agent = self.agent_selection
@@ -52,8 +52,8 @@ class Rounds(AECEnv[str, Any, Any]):
             return
         assert action in range(3)
         # A move pays its number to the next agent in the alphabet that is alive.
-        number = len(self.taken)
-        self.taken.append((agent, int(action)))
+        number = len(self.action_log)
+        self.action_log.append((agent, int(action)))
         self._clear_rewards()
         for other, (move, is_terminated) in self.DEATHS.items():
             if move == number:

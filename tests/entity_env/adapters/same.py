@@ -1,4 +1,4 @@
-"""Comparison of frames in this process and in workers."""
+"""Comparison of frames of a single process and of worker processes."""
 
 import numpy as np
 
@@ -6,17 +6,17 @@ from entity_env import EnvList, ParallelEnvList
 from entity_env.testing.random_play import fields_of, random_choices
 
 
-def assert_workers_show_the_same(apart: ParallelEnvList, here: EnvList, steps: int) -> None:
-    """Assert that workers show the same as one process in a seeded run; close both."""
+def assert_workers_match(workers: ParallelEnvList, single: EnvList, steps: int) -> None:
+    """Assert that worker processes and a single process return equal batches; close both."""
     try:
-        space, rng = here.obs_space(), np.random.default_rng(0)
-        apart.seed(1)
-        here.seed(1)
-        expected, shown = here.reset(space), apart.reset(space)
+        space, rng = single.obs_space(), np.random.default_rng(0)
+        workers.seed(1)
+        single.seed(1)
+        expected, obs = single.reset(space), workers.reset(space)
         for _ in range(steps):
-            assert fields_of(shown) == fields_of(expected)
-            choices = random_choices(expected, here.action_space(), rng)
-            expected, shown = here.act(choices, space), apart.act(choices, space)
+            assert fields_of(obs) == fields_of(expected)
+            choices = random_choices(expected, single.action_space(), rng)
+            expected, obs = single.act(choices, space), workers.act(choices, space)
     finally:
-        apart.close()
-        here.close()
+        workers.close()
+        single.close()

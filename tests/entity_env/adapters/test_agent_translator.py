@@ -1,4 +1,4 @@
-"""Actions and masks of worlds."""
+"""Actions and masks of Gymnasium environments."""
 
 from dataclasses import replace
 from enum import Enum, IntEnum
@@ -37,9 +37,7 @@ from tests.entity_env.adapters.worlds import SEEN_FROM_ME, VIEW
 
 
 @given(action_spaces(), st.integers(0, 2**31 - 1))
-def test_inferred_actions_are_actions_of_the_world_and_reach_all_of_them(
-    space: Space, seed: int
-) -> None:
+def test_inferred_actions_cover_the_action_space(space: Space, seed: int) -> None:
     translator = AgentTranslator(FLAT, space)
     assert all(
         isinstance(s, GlobalCategoricalActionSpace) for s in translator.action_space.values()
@@ -80,25 +78,27 @@ def test_names_of_inferred_actions() -> None:
         (spaces.Discrete(3), "abc"),
         (spaces.Discrete(5), "abcde"),
         (spaces.Discrete(2, start=1), "bc"),
-        (spaces.Discrete(3, start=3), "345"),  # there is no name for 5
+        (spaces.Discrete(3, start=3), "345"),  # 5 has no name
         (spaces.Discrete(2, start=-1), ["-1", "0"]),
         (spaces.Discrete(2, start=-5), ["-5", "-4"]),
         (spaces.Discrete(6), "012345"),
     ],
 )
-def test_labels_of_an_environment_with_more_of_them_than_choices_are_used(
+def test_first_labels_are_used_if_there_are_more_than_choices(
     space: Space, labels: str | list[str]
 ) -> None:
-    """As in MiniGrid, whose tasks take the first members of one enumeration."""
+    """MiniGrid tasks use the first members of one enumeration."""
     names = EnvNames(labels=list("abcde"))
     translator = AgentTranslator(FLAT, space, names=names)
     assert translator.action_space["action"].labels == list(labels)
-    of_row = FieldMap({"me": Place()}, actions={"action": Choice(actors="me")})
-    assert AgentTranslator(FLAT, space, of_row, names).action_space["action"].labels == list(labels)
+    mapping = FieldMap({"me": Place()}, actions={"action": Choice(actors="me")})
+    assert AgentTranslator(FLAT, space, mapping, names).action_space["action"].labels == list(
+        labels
+    )
 
 
 class Moves(Enum):
-    """Actions that are not listed in the order of their numbers."""
+    """Actions listed in another order than their numbers."""
 
     UP = 2
     LEFT = 0
@@ -117,13 +117,11 @@ class Moves(Enum):
         (["UP"], []),
     ],
 )
-def test_members_of_an_enumeration_are_labels_of_the_numbers_that_are_their_values(
-    members: Any, labels: list[str]
-) -> None:
+def test_enum_members_label_their_values(members: Any, labels: list[str]) -> None:
     assert names_of(SimpleNamespace(actions=members)).labels == labels
 
 
-def test_labels_beyond_the_choices_of_one_of_several_components_are_not_guessed() -> None:
+def test_extra_labels_are_not_assigned_to_several_components() -> None:
     names = EnvNames(labels=list("abcde"))
     several = AgentTranslator(FLAT, spaces.MultiDiscrete([3, 5]), names=names).action_space
     assert [one.labels for one in several.values()] == [["0", "1", "2"], list("abcde")]
@@ -158,31 +156,31 @@ def test_labels_beyond_the_choices_of_one_of_several_components_are_not_guessed(
         ),
     ],
 )
-def test_masks_of_every_shape_are_found_in_info_and_in_observations(
+def test_masks_of_all_shapes_are_read_from_info_and_observation(
     space: Space, mask: Any, allowed: list[Any]
 ) -> None:
     view = AgentTranslator(FLAT, space).translate_observation(np.zeros(2), {"action_mask": mask})
-    given = [None if m.mask is None else list(m.mask) for m in view.actions.values()]  # type: ignore[arg-type]
-    assert given == allowed
-    beside = spaces.Dict({"observation": FLAT, "action_mask": spaces.Discrete(2)})
-    view = AgentTranslator(beside, space).translate_observation(
+    masks = [None if m.mask is None else list(m.mask) for m in view.actions.values()]  # type: ignore[arg-type]
+    assert masks == allowed
+    observation = spaces.Dict({"observation": FLAT, "action_mask": spaces.Discrete(2)})
+    view = AgentTranslator(observation, space).translate_observation(
         {"observation": np.zeros(2), "action_mask": mask}, {}
     )
     assert [None if m.mask is None else list(m.mask) for m in view.actions.values()] == allowed  # type: ignore[arg-type]
 
 
 @given(st.integers(0, 2**31 - 1), st.lists(st.integers(1, 3), min_size=1, max_size=3))
-def test_flat_masks_of_booleans_are_cut_like_all_others(seed: int, counts: list[int]) -> None:
-    """They are not looked at again; numbers are, number by number."""
+def test_flat_boolean_masks_are_split_like_other_masks(seed: int, counts: list[int]) -> None:
+    """Boolean masks are not validated; masks of numbers are."""
     mask = np.random.default_rng(seed).random(sum(counts)) < 0.5
     fast, plain = cut_mask(mask, counts, "mask"), cut_mask(mask.astype(np.int8), counts, "mask")
-    for one, other in zip(fast, plain, strict=True):
-        assert one is not None
-        np.testing.assert_array_equal(one, other)
-        assert one.dtype == np.bool_
+    for fast_part, plain_part in zip(fast, plain, strict=True):
+        assert fast_part is not None
+        np.testing.assert_array_equal(fast_part, plain_part)
+        assert fast_part.dtype == np.bool_
 
 
-def test_mask_that_a_world_goes_on_to_change_is_kept_as_it_was() -> None:
+def test_mask_is_copied() -> None:
     mask = np.array([True, True, False])
     units = FieldMap(UNITS, actions={"do": Choice(actors="unit")})
     one_row = spaces.Box(-9, 9, (1, 2), np.float32)
@@ -199,7 +197,7 @@ def test_mask_that_a_world_goes_on_to_change_is_kept_as_it_was() -> None:
         mask[:] = [True, True, False]
 
 
-def test_action_of_which_nothing_is_allowed_is_left_out_if_it_has_a_default() -> None:
+def test_fully_masked_action_with_a_default_is_omitted() -> None:
     choice = Choice("0", default=0)
     translator = AgentTranslator(
         FLAT, spaces.MultiDiscrete([2, 2]), FieldMap(actions={"action.0": choice})
@@ -210,25 +208,25 @@ def test_action_of_which_nothing_is_allowed_is_left_out_if_it_has_a_default() ->
 
 
 @pytest.mark.parametrize("action", [None, Choice("a"), Select("a", "unit")])
-def test_mask_that_allows_nothing_is_an_error_without_a_default(action: Any) -> None:
+def test_fully_masked_action_without_a_default_is_refused(action: Any) -> None:
     mapping = FieldMap(UNITS, actions={} if action is None else {"a": action})
     space = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)})
     translator = AgentTranslator(ROWS, space, mapping)
     info = {"action_mask": {"a": np.zeros(2, np.int8), "b": np.ones(2, np.int8)}}
     with pytest.raises(InvalidObservation, match=r"actions\['a'\]: expected a mask that allows a"):
         translator.translate_observation(np.ones((4, 2)), info)
-    # After the end nobody acts.
+    # There are no actions after the end.
     assert translator.translate_observation(np.ones((4, 2)), info, is_over=True).actions == {}
 
 
-def test_missing_mask_allows_everything_on_that_step() -> None:
+def test_missing_mask_allows_everything() -> None:
     translator = AgentTranslator(FLAT, spaces.Discrete(2))
     assert translator.translate_observation(np.zeros(2), {}).actions["action"].mask is None
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(1, 5), st.booleans())
-def test_rows_choose_and_absent_rows_take_the_default(seed: int, parts: int, fixed: bool) -> None:
-    """Parts belong to rows of the world's table, of which some stand for nothing."""
+def test_rows_act_and_absent_rows_get_the_default(seed: int, parts: int, fixed: bool) -> None:
+    """Components belong to rows of the table, including rows without an entity."""
     rows, parts = (ROWS, 4) if fixed else (ANY_ROWS, parts)
     rng = np.random.default_rng(seed)
     value = rng.integers(0, 2, (4, 2)).astype(np.float32)
@@ -241,9 +239,9 @@ def test_rows_choose_and_absent_rows_take_the_default(seed: int, parts: int, fix
     action = play(translator, translator.translate_observation(value, {"action_mask": mask}), rng)
     for row, (chosen, legal) in enumerate(zip(action.tolist(), mask, strict=True)):
         if legal.any():
-            here = row < 4 and value[row, 0] != 0
+            is_present = row < 4 and value[row, 0] != 0
             assert legal[chosen]
-            assert here or chosen == (1 if legal[1] else legal.argmax())
+            assert is_present or chosen == (1 if legal[1] else legal.argmax())
         else:
             assert chosen == 1
 
@@ -258,7 +256,7 @@ def test_rows_choose_and_absent_rows_take_the_default(seed: int, parts: int, fix
         (spaces.Box(-9, 9, (10,), np.float32), Rows(columns=["here", "x"], span=(2, 10))),
     ],
 )
-def test_rows_and_components_of_different_number_are_refused(
+def test_number_of_rows_must_match_the_components(
     space: Space, rows: Rows, components: int, action: Choice | Select
 ) -> None:
     message = (
@@ -270,14 +268,14 @@ def test_rows_and_components_of_different_number_are_refused(
     AgentTranslator(space, spaces.MultiDiscrete([4] * 4), fields)
 
 
-def test_type_with_the_name_of_agents_acts_like_any_other() -> None:
+def test_type_named_agent_can_act() -> None:
     fields = FieldMap({"agent": Rows()}, actions={"go": Choice(actors="agent")})
     translator = AgentTranslator(ROWS, spaces.MultiDiscrete([2] * 4), fields)
     view = translator.translate_observation(np.zeros((4, 2)), {"action_mask": [0, 1] * 4})
     assert play(translator, view, np.random.default_rng(0)).tolist() == [1] * 4
 
 
-def test_place_acts_and_selects() -> None:
+def test_place_can_act_and_select() -> None:
     fields = FieldMap(
         {"me": Place(x=3), "unit": Rows("")},
         actions={"go": Choice("go", actors="me"), "pick": Select("pick", "unit", actors="me")},
@@ -294,12 +292,12 @@ def test_place_acts_and_selects() -> None:
             spaces.MultiDiscrete([3, 3]),
             FieldMap({"me": Place()}, actions={"go": Choice(actors="me")}),
         )
-    taken = FieldMap({"agent": Place(), "unit": Rows("")}, actions={"pick": Select("", "unit")})
-    with pytest.raises(InvalidSpace, match="'agent' is taken by the one who selects"):
-        AgentTranslator(ROWS, spaces.Discrete(4), taken)
+    mapping = FieldMap({"agent": Place(), "unit": Rows("")}, actions={"pick": Select("", "unit")})
+    with pytest.raises(InvalidSpace, match="'agent' is reserved for the selecting agent"):
+        AgentTranslator(ROWS, spaces.Discrete(4), mapping)
 
 
-def test_rows_of_several_fields_have_a_component_each() -> None:
+def test_rows_of_several_fields_have_one_component_each() -> None:
     space = spaces.Dict({"a": ROWS, "b": ROWS})
     fields = FieldMap({"unit": [Rows("a"), Rows("b")]}, actions={"go": Choice(actors="unit")})
     AgentTranslator(space, spaces.MultiDiscrete([2] * 8), fields)
@@ -307,7 +305,7 @@ def test_rows_of_several_fields_have_a_component_each() -> None:
         AgentTranslator(space, spaces.MultiDiscrete([2] * 4), fields)
 
 
-def test_each_of_several_parts_of_a_row_is_an_action() -> None:
+def test_several_components_of_a_row_are_separate_actions() -> None:
     actions = {n: Choice(actors="unit", column=i, of=2) for i, n in enumerate(["go", "aim"])}
     translator = AgentTranslator(
         ROWS, spaces.MultiDiscrete([[2, 3]] * 4), FieldMap(UNITS, actions=actions)
@@ -324,9 +322,7 @@ def test_each_of_several_parts_of_a_row_is_an_action() -> None:
 
 
 @given(st.integers(0, 2**31 - 1), st.booleans(), st.booleans())
-def test_selected_rows_are_numbers_of_the_worlds_rows(
-    seed: int, by_units: bool, masked: bool
-) -> None:
+def test_select_uses_row_numbers_of_the_field(seed: int, by_units: bool, masked: bool) -> None:
     rng = np.random.default_rng(seed)
     value = rng.integers(0, 2, (4, 2)).astype(np.float32)
     space = spaces.MultiDiscrete([5] * 4) if by_units else spaces.Discrete(5)
@@ -337,17 +333,17 @@ def test_selected_rows_are_numbers_of_the_worlds_rows(
     assert translator.action_space == {"pick": SelectEntityActionSpace()}
     view = translator.translate_observation(value, {"action_mask": mask} if masked else {})
     action = np.atleast_1d(play(translator, view, rng))
-    here = value[:, 0] != 0
+    is_present = value[:, 0] != 0
     for row, (chosen, legal) in enumerate(zip(action.tolist(), mask, strict=True)):
-        allowed = np.concatenate([[False], here & (legal[1:] == 1 if masked else True)])
-        acts = here[row] if by_units else True
+        allowed = np.concatenate([[False], is_present & (legal[1:] == 1 if masked else True)])
+        acts = is_present[row] if by_units else True
         if acts and allowed.any():
             assert allowed[chosen]
         else:
             assert chosen == (legal.argmax() if masked and legal.any() and not legal[0] else 0)
 
 
-def test_choices_without_a_row_cannot_be_selected_beyond_the_actions_end() -> None:
+def test_rows_beyond_the_choices_cannot_be_selected() -> None:
     translator = AgentTranslator(
         ROWS, spaces.Discrete(2), FieldMap(UNITS, actions={"pick": Select("", "unit")})
     )
@@ -357,7 +353,7 @@ def test_choices_without_a_row_cannot_be_selected_beyond_the_actions_end() -> No
     assert translator.obs_space.entities["agent"].features == []
 
 
-def test_box_is_chosen_among_given_values() -> None:
+def test_choice_values_set_a_box() -> None:
     space = spaces.Dict({"push": spaces.Box(-1, 1, (2,), np.float32), "jump": spaces.Discrete(2)})
     choice = Choice("push", labels=["left", "right"], values=[[-1, 0], [1, 0]])
     translator = AgentTranslator(FLAT, space, FieldMap(actions={"push": choice}))
@@ -371,7 +367,7 @@ def test_box_is_chosen_among_given_values() -> None:
     assert all(space.contains(action) for action in seen)
 
 
-def test_mask_of_one_action_is_found_by_its_path() -> None:
+def test_mask_of_an_action_is_read_from_its_path() -> None:
     space = spaces.Dict({"x": FLAT, "legal": spaces.MultiBinary(2)})
     mapping = FieldMap(actions={"go": Choice(mask="legal")})
     translator = AgentTranslator(space, spaces.Discrete(2), mapping)
@@ -392,9 +388,9 @@ def test_mask_of_one_action_is_found_by_its_path() -> None:
     )
     with pytest.raises(InvalidObservation, match=r"got \['your'\], did you mean legal\?"):
         mistyped.translate_observation({"x": [0, 0], "legal": [0, 1]}, {"your": 1})
-    of_all = AgentTranslator(FLAT, spaces.Discrete(2), FieldMap(action_mask="legal"))
+    whole_action = AgentTranslator(FLAT, spaces.Discrete(2), FieldMap(action_mask="legal"))
     with pytest.raises(InvalidObservation, match=r"action_mask: expected 'legal' in the info"):
-        of_all.translate_observation([0, 0], {})
+        whole_action.translate_observation([0, 0], {})
     nowhere = AgentTranslator(FLAT, spaces.Discrete(2), FieldMap(action_mask=None))
     assert (
         nowhere.translate_observation([0, 0], {"action_mask": "unused"}).actions["action"].mask
@@ -409,15 +405,15 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
     ("space", "actions", "message"),
     [
         (spaces.Text(3), {}, "expected Discrete, MultiDiscrete"),
-        (BOX, {"go": Choice()}, "values: expected what the choices stand for"),
+        (BOX, {"go": Choice()}, "values: expected a list of values in Box"),
         (BOX, {"go": Choice(values=[0, 1])}, r"values: expected values in Box.*got 0$"),
         (BOX, {"go": Choice(values=[[0, 5]])}, r"values: expected values in Box.*got \[0, 5\]"),
         (BOX, {"go": Choice(values=["left"])}, "values: expected values in Box.*got 'left'"),
-        (spaces.Discrete(2), {"go": Choice(values=[1])}, "values: expected them for a Box alone"),
+        (spaces.Discrete(2), {"go": Choice(values=[1])}, "values: expected a Box, got 2 choices"),
         (
             spaces.Dict({"0": spaces.Discrete(2), "action.0": spaces.Discrete(2)}),
             {},
-            r"other names than those of inferred actions, got \['action.0'\]",
+            r"names that differ from inferred actions, got \['action.0'\]",
         ),
         (spaces.Discrete(2), {"go": Choice("x")}, "path: expected one of"),
         (spaces.Dict(move=spaces.Discrete(2)), {"go": Choice("mov")}, r"did you mean move\?"),
@@ -436,17 +432,25 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
         (spaces.Discrete(2), {"go": Select("", "tree")}, "actees: expected a type among"),
         (spaces.Discrete(2), {"go": Select("", "unit", "unti")}, r"actors: .*did you mean unit\?"),
         (spaces.Discrete(2), {"go": Select("", "unit", first=2)}, "first: expected 0 to 1"),
-        (spaces.MultiDiscrete([2, 2]), {"go": Select("", "unit")}, "name the type whose entities"),
+        (
+            spaces.MultiDiscrete([2, 2]),
+            {"go": Select("", "unit")},
+            "set actors to the type",
+        ),
         (spaces.MultiDiscrete([2, 3]), {"go": Select("", "unit")}, "same number of choices"),
-        (spaces.Discrete(2), {"a": Choice(), "b": Choice()}, "every part of the action once"),
+        (
+            spaces.Discrete(2),
+            {"a": Choice(), "b": Choice()},
+            "each component in one action",
+        ),
         (
             spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)}),
             {"a": Choice("b")},
-            "other names than those of inferred actions",
+            "names that differ from inferred actions",
         ),
     ],
 )
-def test_actions_that_do_not_fit_are_refused(space: Space, actions: Any, message: str) -> None:
+def test_invalid_actions_are_refused(space: Space, actions: Any, message: str) -> None:
     with pytest.raises(InvalidSpace, match=message):
         AgentTranslator(ROWS, space, FieldMap(UNITS, actions=actions))
 
@@ -464,16 +468,16 @@ def test_actions_that_do_not_fit_are_refused(space: Space, actions: Any, message
         ({"metrics": "speed"}, "FieldMap.metrics: expected a list of paths, got 'speed'"),
     ],
 )
-def test_mapping_of_other_things_is_refused(fields: Any, message: str) -> None:
+def test_mapping_of_a_wrong_type_is_refused(fields: Any, message: str) -> None:
     with pytest.raises(InvalidSpace, match=message):
         FieldMap(**fields)
     with pytest.raises(InvalidSpace, match="mapping: expected a FieldMap, got "):
         AgentTranslator(ROWS, spaces.Discrete(4), fields)
 
 
-def test_type_of_the_one_who_selects_is_not_taken() -> None:
+def test_type_name_of_the_selecting_agent_is_reserved() -> None:
     mapping = FieldMap({"agent": Rows()}, actions={"pick": Select("", "agent")})
-    with pytest.raises(InvalidSpace, match="'agent' is taken by the one who selects"):
+    with pytest.raises(InvalidSpace, match="'agent' is reserved for the selecting agent"):
         AgentTranslator(ROWS, spaces.Discrete(4), mapping)
 
 
@@ -488,7 +492,7 @@ def test_type_of_the_one_who_selects_is_not_taken() -> None:
         (spaces.Dict({"a": spaces.Discrete(2)}), {"b": [1, 1]}, "expected masks by the keys"),
     ],
 )
-def test_masks_that_do_not_fit_are_refused(space: Space, mask: Any, message: str) -> None:
+def test_invalid_masks_are_refused(space: Space, mask: Any, message: str) -> None:
     with pytest.raises(InvalidObservation, match=f"action_mask.*: {message}"):
         AgentTranslator(FLAT, space).translate_observation(np.zeros(2), {"action_mask": mask})
 
@@ -521,7 +525,7 @@ COMPLETED = {
 
 
 @pytest.mark.parametrize("case", COMPLETED)
-def test_complete_mapping_needs_no_inference_and_no_names_of_the_environment(case: str) -> None:
+def test_complete_mapping_needs_no_inference(case: str) -> None:
     observation, mapping, names = COMPLETED[case]
     action = spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4)])
     inferred = AgentTranslator(observation, action, mapping, names)

@@ -1,4 +1,4 @@
-"""Vectorised environments of users: what their arrays may hold."""
+"""Arrays of third-party vectorised environments."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ SPACE = ObsSpace(entities={"A": Entity(["x"])})
 
 
 class Shows(VecEnv):
-    """Two environments that show good frames first, then arrays of another kind."""
+    """Two environments that return valid frames first, then invalid arrays."""
 
     def __init__(self, **changed: Any) -> None:
         self.changed = changed
@@ -72,7 +72,7 @@ class Shows(VecEnv):
 
 
 class CutsOff(Shows):
-    """Two environments, of which the second truncates its episode after the first step."""
+    """Two environments; the second truncates its episode after the first step."""
 
     def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
         obs = self.show(done=np.array([False, True]))
@@ -92,7 +92,7 @@ def test_truncated_episode_without_its_last_observation_is_refused(final: str, g
         envs.act({"go": Ragged(np.zeros(2, np.int64), ONE_EACH)}, SPACE)
 
 
-def test_last_observations_of_truncated_episodes_are_kept() -> None:
+def test_last_observations_of_truncated_episodes_are_preserved() -> None:
     envs = AnyVecEnv(CutsOff(final="its own"))
     envs.reset(SPACE)
     obs = envs.act({"go": Ragged(np.zeros(2, np.int64), ONE_EACH)}, SPACE)
@@ -101,18 +101,18 @@ def test_last_observations_of_truncated_episodes_are_kept() -> None:
 
 
 class Sides(Shows):
-    """Two environments that say they are sides of a match."""
+    """Two environments that are sides of a match."""
 
     sides = 2
 
 
-def test_sides_of_matches_are_kept() -> None:
+def test_sides_of_matches_are_preserved() -> None:
     assert AnyVecEnv(Sides()).sides == 2
     assert AnyVecEnv(Shows()).sides == 1
 
 
 @pytest.mark.parametrize("sides", [0, 3, 2.0, "two"])
-def test_sides_that_do_not_divide_the_environments_are_refused(sides: Any) -> None:
+def test_sides_must_divide_the_number_of_environments(sides: Any) -> None:
     envs = Shows()
     envs.sides = sides
     with pytest.raises(InvalidSpace, match="sides: expected a divisor"):
@@ -145,7 +145,7 @@ ODD: dict[str, tuple[str, Any, str]] = {
 
 @pytest.mark.parametrize("validate", [False, True])
 @pytest.mark.parametrize("kind", ODD)
-def test_array_of_another_kind_is_refused_with_field_and_class(kind: str, validate: bool) -> None:
+def test_invalid_array_is_refused_with_field_and_class(kind: str, validate: bool) -> None:
     field, values, message = ODD[kind]
     envs = AnyVecEnv(Shows(**{field: values}), validate)
     envs.reset(SPACE)
@@ -179,18 +179,18 @@ def test_real_numbers_of_other_dtypes_are_converted(dtype: Any) -> None:
 
 
 class Numbers(Shows):
-    """Two environments whose actors choose a number, with bounds of any dtype."""
+    """Two environments with a continuous action and bounds of any dtype."""
 
     def __init__(self, dtype: Any = np.float64) -> None:
         super().__init__()
         self.dtype = dtype
-        self.told: list[Any] = []
+        self.action_log: list[Any] = []
 
     def action_space(self) -> dict[str, Any]:
         return {"aim": ContinuousActionSpace({"x": (-1, 1)})}
 
     def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
-        self.told.append(actions["aim"].values)
+        self.action_log.append(actions["aim"].values)
         return self.show()
 
     def show(self, **changed: Any) -> VecObs:
@@ -202,7 +202,7 @@ class Numbers(Shows):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
-def test_bounds_of_other_dtypes_are_converted_and_numbers_arrive(dtype: Any) -> None:
+def test_bounds_of_other_dtypes_are_converted(dtype: Any) -> None:
     envs = AnyVecEnv(Numbers(dtype), validate=True)
     obs = envs.reset(SPACE)
     mask = obs.action_masks["aim"]
@@ -210,16 +210,16 @@ def test_bounds_of_other_dtypes_are_converted_and_numbers_arrive(dtype: Any) -> 
     assert mask.low.values.dtype == mask.high.values.dtype == np.float32
     choices = random_choices(obs, envs.action_space(), np.random.default_rng(0))
     envs.act(choices, SPACE)
-    assert np.array_equal(envs.env.told[0], choices["aim"].values)
+    assert np.array_equal(envs.env.action_log[0], choices["aim"].values)
 
 
-def test_bounds_that_are_no_numbers_are_refused() -> None:
+def test_non_numeric_bounds_are_refused() -> None:
     envs = AnyVecEnv(Numbers(np.str_))
     with pytest.raises(InvalidObservation, match=r"actions\['aim'\].low: expected numbers"):
         envs.reset(SPACE)
 
 
-def test_buffers_of_entity_gym_have_no_numbers() -> None:
+def test_entity_gym_buffers_refuse_continuous_actions() -> None:
     class Buffers(Numbers):
         def show(self, **changed: Any) -> Any:
             return object()

@@ -1,4 +1,4 @@
-"""Labels of columns, and rows that are chosen by them."""
+"""Labels of columns, and filters of rows by label."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,8 +28,8 @@ def read(space: spaces.Space[Any], value: Any, mapping: FieldMap) -> tuple[ObsSp
     return reader.obs_space, reader.read(value)
 
 
-def of_image(**arguments: Any) -> tuple[Entity, list[Any], list[int]]:
-    """Return features and rows of cells of the picture."""
+def read_image(**arguments: Any) -> tuple[Entity, list[Any], list[int]]:
+    """Return features and rows of the cells of an image."""
     entities = {"cell": Rows("", CELL, **arguments)}
     obs_space, frame = read(IMAGE, PICTURE, FieldMap(entities))
     return (
@@ -39,8 +39,8 @@ def of_image(**arguments: Any) -> tuple[Entity, list[Any], list[int]]:
     )
 
 
-def test_columns_with_labels_become_kinds_behind_the_numbers() -> None:
-    entity, features, rows = of_image(
+def test_labelled_columns_become_kinds_after_the_numbers() -> None:
+    entity, features, rows = read_image(
         kinds={"object": OBJECTS, "color": COLORS}, presence="object", numbered=True
     )
     kinds = [Kind("object", OBJECTS), Kind("color", ["red", "green"])]
@@ -55,8 +55,8 @@ def test_columns_with_labels_become_kinds_behind_the_numbers() -> None:
     assert rows == [0, 1, 2, 3, 5]
 
 
-def test_kinds_and_one_hot_columns_can_be_of_one_type() -> None:
-    entity, features, _ = of_image(
+def test_type_can_have_kinds_and_one_hot_columns() -> None:
+    entity, features, _ = read_image(
         kinds={"object": OBJECTS},
         one_hot={"color": COLORS},
         presence="object",
@@ -72,7 +72,7 @@ def test_kinds_and_one_hot_columns_can_be_of_one_type() -> None:
     st.integers(0, 30),
     st.lists(st.integers(-300, 300), min_size=1, max_size=6, unique=True),
 )
-def test_kinds_are_the_indices_of_one_hot_columns(seed: int, n: int, codes: list[int]) -> None:
+def test_kinds_match_the_indices_of_one_hot_columns(seed: int, n: int, codes: list[int]) -> None:
     rng = np.random.default_rng(seed)
     labels = {f"k{i}": code for i, code in enumerate(codes)}
     values = rng.integers(-9, 9, (n, 3))
@@ -91,9 +91,7 @@ def test_kinds_are_the_indices_of_one_hot_columns(seed: int, n: int, codes: list
 
 @pytest.mark.parametrize("option", ["one_hot", "kinds"])
 @pytest.mark.parametrize("value", [5, -1, 1.5, np.nan])
-def test_number_without_a_label_is_refused_unless_its_row_is_left_out(
-    option: str, value: float
-) -> None:
+def test_number_without_a_label_is_refused_in_used_rows(option: str, value: float) -> None:
     rows = Rows("t", ["here", "color"], **{option: {"color": COLORS}})
     space = spaces.Dict(t=box(2, 2))
     for leaving in ({"presence": "here"}, {"leave_out": {"here": [0]}}, {"only": {"here": [1]}}):
@@ -110,24 +108,24 @@ def test_number_without_a_label_is_refused_unless_its_row_is_left_out(
 # Rows that are chosen by their labels.
 
 
-def test_cells_are_left_out_by_label_or_number() -> None:
+def test_leave_out_filters_cells_by_label_or_number() -> None:
     by_label: dict[str, Any] = {"leave_out": {"object": ["unseen", "empty", "wall"]}}
-    entity, features, rows = of_image(kinds={"object": OBJECTS}, **by_label)
+    entity, features, rows = read_image(kinds={"object": OBJECTS}, **by_label)
     # Labels that are left out are none of the kind.
     assert entity == Entity(["row", "column", "color"], [Kind("object", ["ball", "key"])])
     assert features == [[0, 2, 3, 0], [1, 0, 7, 1], [1, 2, 7, 0]]
     assert rows == [2, 3, 5]
-    entity, hot, rows = of_image(one_hot={"object": OBJECTS}, **by_label)
+    entity, hot, rows = read_image(one_hot={"object": OBJECTS}, **by_label)
     assert entity == Entity(["row", "column", "object=ball", "object=key", "color"])
     assert hot == [[0, 2, 1, 0, 3], [1, 0, 0, 1, 7], [1, 2, 1, 0, 7]]
     assert rows == [2, 3, 5]
-    entity, numbers, rows = of_image(leave_out={"object": [0, 1, 2]}, numbered=True)
+    entity, numbers, rows = read_image(leave_out={"object": [0, 1, 2]}, numbered=True)
     assert entity == Entity([*CELL, "number"])
     assert numbers == [[0, 2, 3, 3, 2], [1, 0, 4, 7, 3], [1, 2, 3, 7, 5]]
 
 
 def test_one_field_becomes_several_types_by_label() -> None:
-    """The column that tells them apart needs to be no feature."""
+    """The column that distinguishes the types need not be a feature."""
     cells = Rows("", CELL, kinds={"object": OBJECTS}, features=["row", "column"])
     more = replace(cells, features=[*CELL[:2], "color"], one_hot={"color": COLORS})
     mapping = FieldMap(
@@ -163,10 +161,8 @@ def test_one_field_becomes_several_types_by_label() -> None:
     st.sets(st.sampled_from(OBJECTS), max_size=4),
     st.sampled_from(["one_hot", "kinds"]),
 )
-def test_rows_are_those_that_python_chooses(
-    seed: int, only: set[str], out: set[str], option: str
-) -> None:
-    """By the label of one column and the number of another, beside rows that are absent."""
+def test_row_filters_match_python(seed: int, only: set[str], out: set[str], option: str) -> None:
+    """Rows are filtered by a label, a number, and presence."""
     rng = np.random.default_rng(seed)
     table = rng.integers(0, [2, 5, 3], (12, 3))
     rows = Rows(
@@ -184,26 +180,26 @@ def test_rows_are_those_that_python_chooses(
             ObservationReader(box(12, 3), mapping)
         return
     obs_space, frame = read(box(12, 3), table, mapping)
-    kept = [
+    expected = [
         (i, left.index(OBJECTS[row[1]]), row[2])
         for i, row in enumerate(table.tolist())
         if row[0] and OBJECTS[row[1]] in left and row[2] != 1
     ]
-    assert frame.rows["u"].tolist() == [i for i, *_ in kept]
+    assert frame.rows["u"].tolist() == [i for i, *_ in expected]
     if option == "kinds":
         assert obs_space.entities["u"] == Entity(["x", "number"], [Kind("object", left)])
-        assert frame.features["u"].tolist() == [[x, i, label] for i, label, x in kept]
+        assert frame.features["u"].tolist() == [[x, i, label] for i, label, x in expected]
     else:
         hot = np.eye(len(left)).tolist()
         assert obs_space.entities["u"].features[: len(left)] == [f"object={one}" for one in left]
-        assert frame.features["u"].tolist() == [[*hot[label], x, i] for i, label, x in kept]
+        assert frame.features["u"].tolist() == [[*hot[label], x, i] for i, label, x in expected]
 
 
 # Several fields of one type.
 
 
-def test_fields_of_one_type_are_told_apart_by_a_label() -> None:
-    """Fields may list labels in another order, and a place has a label of its own."""
+def test_constant_label_distinguishes_fields_of_one_type() -> None:
+    """Fields may list labels in another order, and places have labels."""
     sides = {"side": ["ours", "theirs"]}
     mapping = FieldMap(
         {
@@ -235,10 +231,10 @@ def test_fields_of_one_type_are_told_apart_by_a_label() -> None:
 
 
 @given(any_space(), st.integers(0, 2**31 - 1))
-def test_numbers_without_labels_are_shown_as_they_are_inferred(
+def test_columns_without_labels_are_encoded_as_inferred(
     space: spaces.Space[Any], seed: int
 ) -> None:
-    """Rows that name any column as one to choose by have the features of rows that name none."""
+    """A row filter does not change the encoding of columns without labels."""
     space.seed(seed)
     plain = ObservationReader(space, FieldMap())
     entities: dict[str, Any] = {}
@@ -300,8 +296,8 @@ def test_discrete_numbers_of_rows_become_kinds() -> None:
     }
 
 
-def test_fields_are_shown_with_and_without_labels() -> None:
-    """The same field of several types, of which each reads it in its own way."""
+def test_field_can_be_read_with_and_without_labels() -> None:
+    """Several types read the same field, each with its own columns."""
     card = spaces.Dict(suit=spaces.Discrete(2), x=box())
     space = spaces.Dict(
         hand=spaces.Sequence(card, stack=True), mode=spaces.Discrete(2), t=box(2, 1)
@@ -338,7 +334,7 @@ def test_fields_are_shown_with_and_without_labels() -> None:
     assert frame.global_features.tolist() == [0, 1, 1]
 
 
-def test_numbers_of_many_choices_need_labels() -> None:
+def test_discrete_columns_with_many_choices_need_labels() -> None:
     space = spaces.MultiDiscrete([2, 10**6, 2**40])
     part = Globals("", ["a", "b", "c"], ["a"], kinds={"a": ["p", "q"]})
     with pytest.raises(
@@ -352,7 +348,7 @@ def test_numbers_of_many_choices_need_labels() -> None:
     assert frame.global_features.tolist() == [1]
 
 
-def test_rows_of_choices_and_other_numbers_have_numbers() -> None:
+def test_rows_of_discrete_and_continuous_numbers_are_numbered() -> None:
     space = spaces.Dict(a=spaces.Discrete(3), x=box())
     mapping = FieldMap({"u": Rows("", ["v"], leave_out={"v": [2]})})
     for value, expected in (({"a": 1, "x": 4}, [[1], [4]]), ({"a": 2, "x": 4}, [[4]])):
@@ -484,13 +480,13 @@ def two(first: Any, second: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_labels_that_do_not_fit_are_refused(mapping: Any, message: str) -> None:
+def test_invalid_labels_are_refused(mapping: Any, message: str) -> None:
     with pytest.raises(InvalidSpace, match=message):
         ObservationReader(ONE, FieldMap(**mapping))
 
 
 @pytest.mark.parametrize("option", ["kinds", "only", "leave_out"])
-def test_labels_of_another_type_are_refused(option: str) -> None:
+def test_labels_of_a_wrong_type_are_refused(option: str) -> None:
     with pytest.raises(InvalidSpace, match=f"Rows.{option}: expected a dictionary by column"):
         Rows(**{option: ["kind"]})  # type: ignore[arg-type]
     with pytest.raises(InvalidSpace, match=r"Globals.one_hot: expected a dictionary"):

@@ -1,4 +1,4 @@
-"""Vectorised environments of Gymnasium against single ones, in every autoreset mode."""
+"""Vectorised environments of Gymnasium compared with single ones, in each autoreset mode."""
 
 from typing import Any
 
@@ -35,10 +35,10 @@ def vectorise(kind: Any, mode: AutoresetMode, **kwargs: Any) -> FromGymnasiumVec
 @pytest.mark.parametrize("mask_in", ["info", "observation"])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_no_frame_is_lost_or_doubled(kind: Any, mode: AutoresetMode, mask_in: str) -> None:
-    """Each of the environments, by itself, with the same seed and actions.
+def test_frames_are_neither_lost_nor_repeated(kind: Any, mode: AutoresetMode, mask_in: str) -> None:
+    """Compares with single environments that have the same seeds and actions.
 
-    With `NEXT_STEP` there is one more frame between two episodes, in which nobody acts.
+    With `NEXT_STEP` there is a frame without actors between two episodes.
     """
     envs = vectorise(kind, mode, mask_in=mask_in)
     alone = [FromGymnasium(Countdown, METRICS, mask_in=mask_in) for _ in range(B)]
@@ -47,12 +47,12 @@ def test_no_frame_is_lost_or_doubled(kind: Any, mode: AutoresetMode, mask_in: st
     for i, env in enumerate(alone):
         env.seed(first + i)
     space, rng, num_ends = envs.obs_space(), np.random.default_rng(0), 0
-    batch, shown = envs.reset(space), [env.reset() for env in alone]
+    batch, frames = envs.reset(space), [env.reset() for env in alone]
     pending: list[Observation | None] = [None] * B
     finals: list[Any] = []
     try:
         for _ in range(60):
-            expect_frames(batch, shown, pending)
+            expect_frames(batch, frames, pending)
             choices = random_choices(batch, envs.action_space(), rng)
             batch = envs.act(choices, space)
             finals = []
@@ -62,18 +62,18 @@ def test_no_frame_is_lost_or_doubled(kind: Any, mode: AutoresetMode, mask_in: st
                 metric = batch.env_metrics.get("score.now", Ragged.empty(np.zeros(0), B))
                 if waited is not None:  # the step that only begins the next episode
                     assert len(chosen) == len(metric[i].values) == 0
-                    ended, shown[i] = Observation(), env.reset()
+                    ended, frames[i] = Observation(), env.reset()
                     assert batch.reward[i] == 0
                 else:
                     ended = step(env, int(chosen[0]))
                     assert batch.reward[i] == np.float32(ended.reward)
                     assert metric[i].values.tolist() == [ended.metrics["score.now"]]
                     if ended.done and mode == AutoresetMode.NEXT_STEP:
-                        pending[i] = shown[i] = ended
+                        pending[i] = frames[i] = ended
                     elif ended.done:
-                        shown[i] = env.reset()
+                        frames[i] = env.reset()
                     else:
-                        shown[i] = ended
+                        frames[i] = ended
                 assert batch.truncated[i] == ended.truncated
                 assert batch.terminated[i] == ended.terminated
                 num_ends += ended.done
@@ -89,13 +89,13 @@ def test_no_frame_is_lost_or_doubled(kind: Any, mode: AutoresetMode, mask_in: st
 
 
 def expect_frames(
-    batch: VecObs, shown: list[Observation], pending: list[Observation | None]
+    batch: VecObs, frames: list[Observation], pending: list[Observation | None]
 ) -> None:
     rows = batch.features["entity"].values
-    assert np.array_equal(rows, np.concatenate([o.features["entity"] for o in shown]))
+    assert np.array_equal(rows, np.concatenate([o.features["entity"] for o in frames]))
     mask = batch.action_masks["action"]
     assert mask.actors.lengths.tolist() == [int(p is None) for p in pending]
-    legal = [o.actions["action"].mask for o, p in zip(shown, pending, strict=True) if p is None]
+    legal = [o.actions["action"].mask for o, p in zip(frames, pending, strict=True) if p is None]
     if legal:
         assert isinstance(mask.mask, Ragged)
         assert mask.mask.values.tolist() == [list(m) for m in legal]  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ def step(env: FromGymnasium, index: int) -> Observation:
     return env.act({"action": GlobalCategoricalAction(index, str(5 + index))})
 
 
-def test_seed_makes_all_that_follows_reproducible() -> None:
+def test_seed_makes_episodes_reproducible() -> None:
     def run() -> list[Any]:
         envs, rng = vectorise(SyncVectorEnv, AutoresetMode.NEXT_STEP), np.random.default_rng(0)
         envs.seed(3)
@@ -118,7 +118,7 @@ def test_seed_makes_all_that_follows_reproducible() -> None:
     assert run() == run()
 
 
-def test_unbatched_kinds_of_spaces_come_through() -> None:
+def test_spaces_that_gymnasium_does_not_batch_are_supported() -> None:
     """Sequences and graphs are tuples in a batch, dictionaries are dictionaries of arrays."""
     space = spaces.Dict(
         {
@@ -140,7 +140,7 @@ def test_unbatched_kinds_of_spaces_come_through() -> None:
         batch = envs.act(choices, envs.obs_space())
 
 
-def test_native_vectorised_world_takes_a_seed_and_steps() -> None:
+def test_native_vector_environment_is_seeded_and_steps() -> None:
     envs = FromGymnasiumVector(
         gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
     )
@@ -153,15 +153,15 @@ def test_native_vectorised_world_takes_a_seed_and_steps() -> None:
     assert ends > 0
 
 
-def test_attribute_envs_of_a_native_world_may_be_anything() -> None:
-    """Worlds that run in JAX keep the function of all environments there."""
+def test_attribute_envs_of_a_native_environment_may_have_any_type() -> None:
+    """Environments in JAX store a function in `envs`."""
     vec_env = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
     vec_env.unwrapped.envs = vec_env.unwrapped.env_fns = object()  # type: ignore[attr-defined]
     envs = FromGymnasiumVector(vec_env)
     assert len(envs.reset(envs.obs_space()).reward) == 2
 
 
-def test_missing_mode_and_missing_last_observations_are_refused() -> None:
+def test_missing_autoreset_mode_and_last_observations_are_refused() -> None:
     vec_env = SyncVectorEnv([Countdown] * 2)
     vec_env.metadata = {}
     with pytest.raises(EntityEnvError, match=r"metadata\['autoreset_mode'\].*NEXT_STEP.*got None"):
@@ -177,7 +177,7 @@ def test_missing_mode_and_missing_last_observations_are_refused() -> None:
         envs.act(choices, envs.obs_space())
 
 
-def test_infos_of_native_worlds_may_be_of_all_environments() -> None:
+def test_native_infos_may_be_shared_by_all_environments() -> None:
     class Clock(SyncVectorEnv):
         infos: Any = {"time": 0.5, "word": "noon", "odd": [[1], [1, 2]], "d": {"now": np.zeros(5)}}  # noqa: RUF012
 
@@ -200,8 +200,8 @@ def test_infos_of_native_worlds_may_be_of_all_environments() -> None:
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_labels_are_those_of_single_environments(mode: AutoresetMode) -> None:
-    """Also in the last observations of episodes that were cut off."""
+def test_labels_match_single_environments(mode: AutoresetMode) -> None:
+    """Includes the last observations of truncated episodes."""
     make = maker(Show, VIEW, None, None, 3)
     envs = FromGymnasiumVector(SyncVectorEnv([make] * B, autoreset_mode=mode), LABELLED)
     rng, finals = np.random.default_rng(0), 0
@@ -218,7 +218,7 @@ def test_labels_are_those_of_single_environments(mode: AutoresetMode) -> None:
     assert finals
 
 
-def test_metric_that_is_in_no_info_of_an_episode_names_the_environment() -> None:
+def test_missing_metric_is_reported_with_its_environment() -> None:
     info = {"speed": 2.0}
     fns = [maker(Show, spaces.Discrete(2), None, info, n) for n in (5, 2)]
     envs = FromGymnasiumVector(SyncVectorEnv(fns), FieldMap(metrics=["speed", "sped"]))
@@ -228,7 +228,7 @@ def test_metric_that_is_in_no_info_of_an_episode_names_the_environment() -> None
         envs.act(random_choices(batch, envs.action_space(), rng), envs.obs_space())
 
 
-def test_wrong_observation_says_in_which_environment_it_is() -> None:
+def test_invalid_observation_is_reported_with_its_environment() -> None:
     class Wrong(Show):
         def step(self, action: Any) -> Any:
             _, *rest = super().step(action)
@@ -242,7 +242,7 @@ def test_wrong_observation_says_in_which_environment_it_is() -> None:
         envs.act(choices, envs.obs_space())
 
 
-def test_names_that_worlds_ship_are_the_same_in_other_processes() -> None:
+def test_names_defined_by_environments_are_equal_in_processes() -> None:
     class Named(Countdown):
         def get_action_meanings(self) -> list[str]:
             return ["a", "b", "c"]
@@ -254,7 +254,7 @@ def test_names_that_worlds_ship_are_the_same_in_other_processes() -> None:
 
 
 @pytest.mark.parametrize("flags", [["False"] * 2, [np.nan] * 2, [False] * 3, False])
-def test_ends_that_are_not_a_flag_for_each_environment_are_refused(flags: Any) -> None:
+def test_done_flags_of_a_wrong_shape_are_refused(flags: Any) -> None:
     class Ends(SyncVectorEnv):
         def step(self, actions: Any) -> Any:
             values, rewards, _, truncated, infos = super().step(actions)
@@ -268,7 +268,7 @@ def test_ends_that_are_not_a_flag_for_each_environment_are_refused(flags: Any) -
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
-def test_infos_of_none_are_empty(mode: AutoresetMode) -> None:
+def test_none_infos_are_empty(mode: AutoresetMode) -> None:
     class Silent(SyncVectorEnv):
         def reset(self, **kwargs: Any) -> Any:
             return super().reset(**kwargs)[0], None

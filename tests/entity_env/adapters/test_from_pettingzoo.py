@@ -1,4 +1,4 @@
-"""Parallel worlds as matches: every agent a side, or teams."""
+"""Parallel environments as matches, with a side for each agent or with teams."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from entity_env import (
 from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPettingZoo, TupleToParallel
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Place, Rows, Select
 from entity_env.spaces import GLOBAL
-from tests.entity_env.adapters.same import assert_workers_show_the_same
+from tests.entity_env.adapters.same import assert_workers_match
 from tests.entity_env.adapters.worlds import Countdown, Hunt, Show, Turns, choose, maker
 
 PICK = FieldMap(actions={"pick": Select("prey", "seen")}, metrics=["age"])
@@ -37,34 +37,34 @@ def play(match: FromPettingZoo, seed: int) -> list[list[Observation]]:
     """Return the observations of one match with random legal actions."""
     rng = np.random.default_rng(seed)
     match.seed(seed)
-    shown = [match.reset()]
-    while not shown[-1][0].done:
+    trajectory = [match.reset()]
+    while not trajectory[-1][0].done:
         spaces_ = match.obs_space(), match.action_space()
-        shown.append(match.act([choose(obs, *spaces_, rng) for obs in shown[-1]]))
-    return shown
+        trajectory.append(match.act([choose(obs, *spaces_, rng) for obs in trajectory[-1]]))
+    return trajectory
 
 
-def test_each_agent_is_a_side_until_the_match_ends_for_all() -> None:
+def test_each_agent_is_a_side_until_the_match_ends() -> None:
     match = FromPettingZoo(maker(Hunt, LIVES), PICK)
     assert match.num_sides == 4
-    shown = play(match, 0)
-    assert len(shown) == 6
-    rewards = [[obs.reward for obs in frames] for frames in shown[1:]]
+    trajectory = play(match, 0)
+    assert len(trajectory) == 6
+    rewards = [[obs.reward for obs in frames] for frames in trajectory[1:]]
     assert rewards == [[1, 2, 3, 4], [1, 2, 3, 4], [0, 2, 3, 4], [0, 2, 0, 4], [0, 2, 0, 4]]
-    there = [[obs.num_entities("agent") for obs in frames] for frames in shown]
-    assert there[:5] == [[1, 1, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1], [0, 1, 0, 1], [0, 1, 0, 1]]
-    assert [bool(obs.actions) for obs in shown[3]] == [False, True, False, True]
-    last = shown[-1]
+    counts = [[obs.num_entities("agent") for obs in frames] for frames in trajectory]
+    assert counts[:5] == [[1, 1, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1], [0, 1, 0, 1], [0, 1, 0, 1]]
+    assert [bool(obs.actions) for obs in trajectory[3]] == [False, True, False, True]
+    last = trajectory[-1]
     assert [obs.terminated for obs in last] == [True, True, False, False]
     assert [obs.truncated for obs in last] == [False, False, True, True]
-    # who was cut off before the end shows again what was seen then, for the value of its future
+    # agents truncated before the end return their last observation, to bootstrap from
     assert last[2].global_features.tolist() == [2, 2]  # type: ignore[union-attr]
     assert last[0].global_features.tolist() == [0, 0]  # type: ignore[union-attr]
-    assert [obs.metrics for obs in shown[3]] == [{}, {"age": 3.0}, {"age": 3.0}, {"age": 3.0}]
+    assert [obs.metrics for obs in trajectory[3]] == [{}, {"age": 3.0}, {"age": 3.0}, {"age": 3.0}]
 
 
 class Silent(Hunt):
-    """Shows nothing to agents in the step in which they die, nor says anything else if `mute`."""
+    """Returns no observation of agents that die in a step; with `mute` no other results either."""
 
     mute = False
 
@@ -79,7 +79,7 @@ class Mute(Silent):
 
 
 class Blank(Hunt):
-    """Shows None to agents in the step in which they die."""
+    """Returns None as the observation of agents that die in a step."""
 
     def step(self, actions: dict[str, Any]) -> Any:
         values, *rest = super().step(actions)
@@ -89,15 +89,15 @@ class Blank(Hunt):
 @pytest.mark.parametrize("world", [Silent, Blank])
 @pytest.mark.parametrize("teams", [None, {"all": [*LIVES]}])
 @pytest.mark.parametrize("kinds", [False, True])
-def test_an_agent_that_is_cut_off_without_an_observation_keeps_the_view_before(
+def test_truncated_agent_without_an_observation_keeps_its_previous_view(
     kinds: bool, teams: Any, world: type[Hunt]
 ) -> None:
-    """Early, or with the match; else its end would count as terminated, with a value of 0."""
+    """Otherwise its end would count as terminated, with a value of 0."""
     mapping = {"wolf": PICK, "deer": FieldMap()} if kinds else PICK
     match = FromPettingZoo(maker(world, LIVES, kinds), mapping, teams)
-    shown = play(match, 0)
-    assert len(shown) == 6
-    last = shown[-1]
+    trajectory = play(match, 0)
+    assert len(trajectory) == 6
+    last = trajectory[-1]
     if teams is not None:
         deer = "deer.agent" if kinds else "agent"
         assert last[0].truncated
@@ -106,7 +106,7 @@ def test_an_agent_that_is_cut_off_without_an_observation_keeps_the_view_before(
     assert [obs.terminated for obs in last] == [True, True, False, False]
     assert [obs.truncated for obs in last] == [False, False, True, True]
     for side, step in ((2, 2), (3, 4)):  # the last frames in which they acted
-        before = shown[step][side]
+        before = trajectory[step][side]
         assert before.actions
         assert not last[side].actions
         assert before.features.keys() == last[side].features.keys()
@@ -117,7 +117,7 @@ def test_an_agent_that_is_cut_off_without_an_observation_keeps_the_view_before(
 
 
 @pytest.mark.parametrize("lives", [{"a_0": -2, "a_1": -2}, {"a_0": 1, "a_1": 3}])
-def test_agents_that_leave_without_a_flag_are_refused(lives: dict[str, int]) -> None:
+def test_agents_leaving_without_a_flag_are_refused(lives: dict[str, int]) -> None:
     match = FromPettingZoo(maker(Mute, lives), PICK)
     words = r"terminations, truncations: expected a flag of each agent that leaves .* \['a_0'"
     with pytest.raises(InvalidObservation, match=words):
@@ -126,8 +126,8 @@ def test_agents_that_leave_without_a_flag_are_refused(lives: dict[str, int]) -> 
 
 @pytest.mark.parametrize("teams", [None, TEAMS])
 @pytest.mark.parametrize("kinds", [False, True])
-def test_adapted_match_is_without_problems(teams: Any, kinds: bool) -> None:
-    """This world checks that its actions are legal and that all who live act."""
+def test_adapted_match_passes_check_env(teams: Any, kinds: bool) -> None:
+    """The environment checks that actions are legal and that all living agents act."""
     mapping = {"wolf": PICK, "deer": FieldMap()} if kinds else PICK
     cls = FromPettingZoo.of(maker(Hunt, LIVES, kinds), mapping, teams)
     report = check_env(cls, episodes=5)
@@ -136,12 +136,12 @@ def test_adapted_match_is_without_problems(teams: Any, kinds: bool) -> None:
 
 
 @pytest.mark.slow
-def test_matches_step_in_lists_and_workers() -> None:
+def test_matches_step_in_env_lists_and_workers() -> None:
     cls = FromPettingZoo.of(maker(Hunt, LIVES), PICK, TEAMS)
-    assert_workers_show_the_same(ParallelEnvList(cls, 8, 1), EnvList(cls, 8), steps=12)
+    assert_workers_match(ParallelEnvList(cls, 8, 1), EnvList(cls, 8), steps=12)
 
 
-def test_team_sees_its_living_members_and_what_they_see() -> None:
+def test_team_observes_living_members_and_their_entities() -> None:
     match = FromPettingZoo(maker(Hunt, LIVES), PICK, TEAMS)
     who = ["member.0", "member.1"]
     assert match.obs_space().global_features == []
@@ -154,31 +154,34 @@ def test_team_sees_its_living_members_and_what_they_see() -> None:
         "pick": SelectEntityActionSpace(),
         "move": CategoricalActionSpace(["0", "1", "2"]),
     }
-    shown = play(match, 1)
+    trajectory = play(match, 1)
     world: Any = match.env
     alive = [[2, 2], [2, 2], [1, 2], [1, 1], [1, 1]]
-    for frames, counts in zip(shown, alive, strict=False):
+    for frames, counts in zip(trajectory, alive, strict=False):
         assert [obs.num_entities("agent") for obs in frames] == counts
-    wolves, deer = shown[2]
+    wolves, deer = trajectory[2]
     assert wolves.ids["agent"] == ["wolf_1"]
     assert wolves.features["agent"].tolist() == [[1, 1, 0, 1]]  # type: ignore[union-attr]
     assert {tuple(row[2:]) for row in deer.features["seen"].tolist()} <= {(1, 0), (0, 1)}  # type: ignore[union-attr]
     for row in deer.features["seen"]:  # the world shows each agent its own number
         assert row[0] == 2 + row[3]
-    assert [[obs.reward for obs in frames] for frames in shown[1:]] == [
+    assert [[obs.reward for obs in frames] for frames in trajectory[1:]] == [
         [3, 7],
         [3, 7],
         [2, 7],
         [2, 4],
         [2, 4],
     ]
-    assert [(obs.terminated, obs.truncated) for obs in shown[-1]] == [(True, False), (False, True)]
-    assert shown[-1][1].ids["agent"] == ["deer_0", "deer_1"]
-    assert world.taken[3].keys() == {"wolf_1", "deer_1"}
+    assert [(obs.terminated, obs.truncated) for obs in trajectory[-1]] == [
+        (True, False),
+        (False, True),
+    ]
+    assert trajectory[-1][1].ids["agent"] == ["deer_0", "deer_1"]
+    assert world.action_log[3].keys() == {"wolf_1", "deer_1"}
 
 
-def test_actions_of_a_team_reach_the_member_and_row_they_are_for() -> None:
-    """Members select among what they see themselves, numbered as they see it."""
+def test_team_actions_reach_their_member_and_row() -> None:
+    """Members select among the entities that they observe, by their own row numbers."""
     match = FromPettingZoo(
         maker(Hunt, {"a_0": 4, "a_1": 4, "a_2": 4}), PICK, {"all": ["a_1", "a_0", "a_2"]}
     )
@@ -190,23 +193,23 @@ def test_actions_of_a_team_reach_the_member_and_row_they_are_for() -> None:
         while not obs.done:
             actions = choose(obs, match.obs_space(), match.action_space(), rng)
             pick, move = actions.get("pick"), actions["move"]
-            before = world.shown
+            before = world.observations
             obs = match.act([actions])[0]
-            taken = world.taken[-1]
+            step_actions = world.action_log[-1]
             assert list(move.actors) == ["a_1", "a_0", "a_2"]  # type: ignore[union-attr]
             for agent, index in zip(move.actors, move.indices, strict=True):  # type: ignore[union-attr]
-                assert taken[agent]["move"] == index
+                assert step_actions[agent]["move"] == index
             chosen = dict(zip(pick.actors, pick.actees, strict=True)) if pick else {}  # type: ignore[union-attr]
             start = 0
             for agent in ["a_1", "a_0", "a_2"]:
                 n = len(before[agent]["seen"])
                 row = chosen[agent][1] - start if agent in chosen else 0
-                assert taken[agent]["prey"] == row
+                assert step_actions[agent]["prey"] == row
                 assert (agent in chosen) == (n > 0)
                 start += n
 
 
-def test_agents_of_different_kinds_have_names_of_their_own() -> None:
+def test_names_of_agent_groups_are_prefixed() -> None:
     sides = FromPettingZoo(maker(Hunt, LIVES, kinds=True), {"wolf": PICK})
     assert sides.obs_space().global_features == [
         "wolf.me.0",
@@ -250,9 +253,9 @@ def test_rows_of_members_act_in_a_team() -> None:
             return np.ones(12, dtype=np.int8)
 
         def check(self, agent: str, action: Any) -> None:
-            here = self.shown[agent]["units"][:, 0] == 1
-            assert (action["go"][~here] == 3).all()
-            assert here[action["at"]][here].all()
+            is_present = self.observations[agent]["units"][:, 0] == 1
+            assert (action["go"][~is_present] == 3).all()
+            assert is_present[action["at"]][is_present].all()
 
     mapping = FieldMap(
         {"unit": Rows("units", columns=["here", "x"], presence="here")},
@@ -267,7 +270,7 @@ def test_rows_of_members_act_in_a_team() -> None:
         assert not report.problems, str(report)
 
 
-def test_each_member_of_a_team_has_a_place_and_kinds_of_its_own() -> None:
+def test_team_members_have_separate_places_and_kinds() -> None:
     seen = Rows("seen", columns=["who", "x"], one_hot={"who": ["a", "b", "c", "d"]}, numbered=True)
     entities = {"here": Place(x=1, number=5), "seen": seen}
     mapping = FieldMap(entities, actions={"move": Choice("move", actors="here")})
@@ -291,7 +294,7 @@ LABELS = FieldMap(
 )
 
 
-def test_labels_of_a_team_stand_behind_the_columns_of_its_members() -> None:
+def test_team_kinds_come_after_member_columns() -> None:
     cls = FromPettingZoo.of(maker(Hunt, LIVES), LABELS, TEAMS)
     report = check_env(cls)
     assert report.ok, report
@@ -306,18 +309,19 @@ def test_labels_of_a_team_stand_behind_the_columns_of_its_members() -> None:
         numbers = [list(LIVES).index(agent) for agent in team]
         columns = np.eye(len(team), size).tolist()
         assert np.asarray(obs.features["agent"]).tolist() == [
-            [number, *own, number] for number, own in zip(numbers, columns, strict=True)
+            [number, *columns_of_member, number]
+            for number, columns_of_member in zip(numbers, columns, strict=True)
         ]
         for row in np.asarray(obs.features["seen"]).tolist():
             assert row[1:-1] == columns[numbers.index(int(row[-1]))]
 
 
-def test_labels_of_sides_of_one_agent_are_those_of_the_agent() -> None:
-    """A dead agent has none, and nothing to do: its labels are the first ones."""
+def test_kinds_of_single_agent_sides_match_the_agent() -> None:
+    """The labels of a dead agent are the first ones."""
     match = FromPettingZoo(maker(Hunt, {"u_0": 1, "u_1": 3}), LABELS)
     match.seed(0)
-    shown = [np.asarray(obs.global_features).tolist() for obs in match.reset()]
-    assert shown == [[0, 0], [1, 1]]
+    trajectory = [np.asarray(obs.global_features).tolist() for obs in match.reset()]
+    assert trajectory == [[0, 0], [1, 1]]
     rng = np.random.default_rng(0)
     frames = match.reset()
     space = match.obs_space()
@@ -329,8 +333,8 @@ def test_labels_of_sides_of_one_agent_are_those_of_the_agent() -> None:
     ]
 
 
-def test_labels_without_an_entity_are_refused_for_groups_of_agents() -> None:
-    """As an agent of one group would have a label of the other."""
+def test_global_kinds_are_refused_with_several_agent_groups() -> None:
+    """An agent of one group has no labels of another group."""
     make = maker(Hunt, {"wolf_0": 2, "deer_0": 2}, kinds=True)
     mapping = {"deer": LABELS}
     with pytest.raises(InvalidSpace, match=r"other groups .*'me'.*one_hot instead"):
@@ -341,7 +345,7 @@ def test_labels_without_an_entity_are_refused_for_groups_of_agents() -> None:
     assert check_env(FromPettingZoo.of(make, mapping, teams)).ok
 
 
-def test_metric_that_is_in_no_info_of_a_match_is_refused() -> None:
+def test_metric_missing_from_all_infos_of_a_match_is_refused() -> None:
     match = FromPettingZoo(maker(Hunt, {"u_0": 1, "u_1": 2}), FieldMap(metrics=["agee"]))
     match.seed(0)
     rng, frames = np.random.default_rng(0), match.reset()
@@ -351,7 +355,7 @@ def test_metric_that_is_in_no_info_of_a_match_is_refused() -> None:
         match.act([choose(obs, *spaces_of, rng) for obs in frames])
 
 
-def test_metric_may_be_in_the_infos_of_one_group_of_agents() -> None:
+def test_metric_of_one_agent_group_is_accepted() -> None:
     class OfWolves(Hunt):
         def infos(self, agents: list[str]) -> Any:
             infos = super().infos(agents)
@@ -377,13 +381,13 @@ def test_metric_may_be_in_the_infos_of_one_group_of_agents() -> None:
                 match.act(actions)
 
 
-def test_worlds_and_teams_that_do_not_fit_are_refused() -> None:
+def test_invalid_environments_and_teams_are_refused() -> None:
     make = maker(Hunt, LIVES)
     with pytest.raises(InvalidSpace, match="teams: expected every agent of"):
         FromPettingZoo(make, PICK, {"wolves": ["wolf_0", "wolf_1"]})
     with pytest.raises(InvalidSpace, match="teams: expected every agent of"):
         FromPettingZoo(make, PICK, TEAMS | {"more": ["wolf_0"]})
-    with pytest.raises(InvalidSpace, match="'agent' is taken by the members of teams"):
+    with pytest.raises(InvalidSpace, match="'agent' is reserved for team members"):
         FromPettingZoo(make, FieldMap({"agent": Rows("seen")}), TEAMS)
     with pytest.raises(
         EntityEnvError, match="expected a parallel environment with possible_agents"
@@ -414,7 +418,7 @@ def test_worlds_and_teams_that_do_not_fit_are_refused() -> None:
         play(FromPettingZoo(maker(Silent, LIVES), PICK), 0)
 
 
-def test_steps_are_taken_between_reset_and_the_end() -> None:
+def test_act_requires_a_running_episode() -> None:
     match = FromPettingZoo(maker(Hunt, {"a_0": 1}))
     with pytest.raises(EntityEnvError, match="act: call reset first"):
         match.act([{}])
@@ -424,7 +428,7 @@ def test_steps_are_taken_between_reset_and_the_end() -> None:
     assert len(play(match, 0)) == 2
 
 
-def test_agents_that_the_world_does_not_announce_are_refused() -> None:
+def test_agents_missing_from_possible_agents_are_refused() -> None:
     class Births(Hunt):
         def step(self, actions: Any) -> Any:
             answer = super().step(actions)
@@ -452,9 +456,7 @@ def test_agents_that_the_world_does_not_announce_are_refused() -> None:
         (4, {"wolf_0": "info"}, r"infos\['wolf_0'\]: expected a dictionary, got 'info'"),
     ],
 )
-def test_parts_of_a_step_that_are_not_given_by_agent_are_refused(
-    place: int, value: Any, words: str
-) -> None:
+def test_step_results_not_keyed_by_agent_are_refused(place: int, value: Any, words: str) -> None:
     class Answers(Hunt):
         def step(self, actions: Any) -> Any:
             answer = list(super().step(actions))
@@ -465,7 +467,7 @@ def test_parts_of_a_step_that_are_not_given_by_agent_are_refused(
         play(FromPettingZoo(maker(Answers, LIVES), PICK), 0)
 
 
-def test_infos_of_none_are_empty() -> None:
+def test_none_infos_are_empty() -> None:
     class Silent(Hunt):
         def infos(self, agents: list[str]) -> Any:
             return dict.fromkeys(agents) if self.step_number % 2 else None
@@ -477,7 +479,7 @@ def test_infos_of_none_are_empty() -> None:
 
 
 @pytest.mark.parametrize("flag", ["False", [float("nan")] * 2])
-def test_ends_of_a_tuple_world_that_are_no_flags_are_refused(flag: Any) -> None:
+def test_invalid_done_flags_of_a_tuple_environment_are_refused(flag: Any) -> None:
     class Ends(Turns):
         def step(self, action: Any) -> Any:
             values, reward, _, truncated, info = super().step(action)
@@ -487,7 +489,7 @@ def test_ends_of_a_tuple_world_that_are_no_flags_are_refused(flag: Any) -> None:
         play(FromGymnasiumAgents(Ends), 0)
 
 
-def test_parts_of_a_tuple_world_may_be_dictionaries() -> None:
+def test_tuple_environment_may_return_dictionaries() -> None:
     class Named(Turns):
         def step(self, action: Any) -> Any:
             values, reward, ends, truncated, info = super().step(action)
@@ -513,40 +515,40 @@ def test_parts_of_a_tuple_world_may_be_dictionaries() -> None:
         play(FromGymnasiumAgents(Missing), 0)
 
 
-def test_number_of_sides_is_that_of_the_class() -> None:
-    """Trainers ask the class before they make a world."""
+def test_num_sides_must_match_the_class() -> None:
+    """Trainers read `num_sides` of the class before they create an environment."""
 
     def make(num: int = 2) -> Hunt:
         return Hunt({f"a_{i}": 3 for i in range(num)})
 
     cls = FromPettingZoo.of(make)
     assert cls().num_sides == FromPettingZoo.of(make, num=2).num_sides == 2  # type: ignore[call-arg]
-    with pytest.raises(EntityEnvError, match=r"num_sides: expected 2 sides.* got a world with 3"):
+    with pytest.raises(EntityEnvError, match=r"num_sides: expected 2 sides.* got 3"):
         cls(num=3)  # type: ignore[call-arg]
     assert FromPettingZoo(make, num=3).num_sides == 3
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_tuple_world_of_gymnasium_is_a_match(shared: bool) -> None:
-    """Rewards and ends by agent, or shared; masks are one row for each agent."""
+def test_tuple_environment_of_gymnasium_is_a_match(shared: bool) -> None:
+    """Rewards and flags are by agent or shared; masks have a row for each agent."""
     match = FromGymnasiumAgents(maker(Turns, shared))
-    shown = play(match, 0)
-    assert [len(shown), match.num_sides] == [5, 2]
+    trajectory = play(match, 0)
+    assert [len(trajectory), match.num_sides] == [5, 2]
     expected = [[2, 2]] * 4 if shared else [[1, 2]] * 2 + [[0, 2]] * 2
-    assert [[obs.reward for obs in frames] for frames in shown[1:]] == expected
-    masks = [list(obs.actions["action"].mask) for obs in shown[0]]  # type: ignore[arg-type]
+    assert [[obs.reward for obs in frames] for frames in trajectory[1:]] == expected
+    masks = [list(obs.actions["action"].mask) for obs in trajectory[0]]  # type: ignore[arg-type]
     assert masks == [[True, False, False], [False, True, False]]
-    assert [obs.features["entity"][0][0] for obs in shown[0]] == [0, 1]
-    assert [obs.terminated for obs in shown[-1]] == [True, True]
-    assert shown[3][0].num_entities("entity") == (2 if shared else 0)
+    assert [obs.features["entity"][0][0] for obs in trajectory[0]] == [0, 1]
+    assert [obs.terminated for obs in trajectory[-1]] == [True, True]
+    assert trajectory[3][0].num_entities("entity") == (2 if shared else 0)
 
 
-def test_world_of_one_agent_is_no_world_of_several() -> None:
-    with pytest.raises(InvalidSpace, match="is for FromGymnasium"):
+def test_single_agent_environment_is_refused() -> None:
+    with pytest.raises(InvalidSpace, match="use FromGymnasium for a single agent"):
         FromGymnasiumAgents(maker(Show, spaces.Discrete(2)))
 
 
-def test_world_whose_reset_leaves_something_is_made_anew() -> None:
+def test_environment_that_keeps_state_in_reset_is_recreated() -> None:
     class Sticky(Hunt):
         def reset(self, seed: int | None = None, options: Any = None) -> Any:
             self.age = getattr(self, "age", 0) + 1
@@ -568,20 +570,20 @@ class Overwrites(gymnasium.Env[Any, Any]):
     action_space = spaces.Tuple([spaces.Box(-1, 1, (1,), np.float32)] * 2)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        self.given: list[list[float]] = []
+        self.action_log: list[list[float]] = []
         return (np.zeros(1, np.float32), np.zeros(1, np.float32)), {}
 
     def step(self, action: Any) -> Any:
-        self.given.append([one.item() for one in action])
-        for one in action:
-            one[:] = 7
-        done = [True, len(self.given) == 3]
+        self.action_log.append([reward.item() for reward in action])
+        for reward in action:
+            reward[:] = 7
+        done = [True, len(self.action_log) == 3]
         return (np.zeros(1, np.float32), np.zeros(1, np.float32)), 0.0, done, False, {}
 
 
-def test_agent_that_is_done_repeats_its_action_after_the_world_overwrote_it() -> None:
+def test_done_agent_repeats_its_unmodified_last_action() -> None:
     env = TupleToParallel(Overwrites())
     env.reset()
     for x in (0.25, 0.5, 0.75):
         env.step({agent: np.array([x], np.float32) for agent in env.agents})
-    assert env.env.given == [[0.25, 0.25], [0.25, 0.5], [0.25, 0.75]]  # type: ignore[attr-defined]
+    assert env.env.action_log == [[0.25, 0.25], [0.25, 0.5], [0.25, 0.75]]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Turn-based worlds as matches: who moves, what everybody sees, and when rewards arrive."""
+"""Turn-based environments as matches: moving agent, observations, and rewards."""
 
 import warnings
 from typing import Any
@@ -12,7 +12,7 @@ from entity_env import EntityEnvError, EnvList, Observation, ParallelEnvList, ch
 from entity_env.adapters.from_pettingzoo_turns import FromPettingZooTurns
 from entity_env.adapters.mapping import FieldMap, Rows
 from tests.entity_env.adapters.rounds import Rounds
-from tests.entity_env.adapters.same import assert_workers_show_the_same
+from tests.entity_env.adapters.same import assert_workers_match
 from tests.entity_env.adapters.worlds import choose
 
 with warnings.catch_warnings():
@@ -24,7 +24,7 @@ BOARD = FieldMap(entities={"Cell": Rows("observation")})
 
 @pytest.mark.parametrize("module", [tictactoe_v3, connect_four_v3])
 @pytest.mark.parametrize("seed", range(4))
-def test_classic_games_are_those_of_pettingzoo(module: Any, seed: int) -> None:
+def test_classic_games_match_pettingzoo(module: Any, seed: int) -> None:
     match: Any = FromPettingZooTurns.of(module.env, BOARD)()
     game, rng = module.env(), np.random.default_rng(seed)
     match.seed(seed)
@@ -51,37 +51,39 @@ def test_classic_games_are_those_of_pettingzoo(module: Any, seed: int) -> None:
 
 
 @pytest.mark.parametrize("module", [tictactoe_v3, connect_four_v3])
-def test_classic_games_keep_the_contract(module: Any) -> None:
+def test_classic_games_pass_check_env(module: Any) -> None:
     world = FromPettingZooTurns.of(module.env, BOARD)
     report = check_env(world, episodes=3)
     assert report.ok, str(report)
 
 
-def test_workers_show_the_same() -> None:
+def test_worker_processes_match_single_process() -> None:
     world = FromPettingZooTurns.of(tictactoe_v3.env, BOARD)
-    apart = ParallelEnvList(world, 4, num_processes=2)
-    assert_workers_show_the_same(apart, EnvList(world, 4), 12)
+    workers = ParallelEnvList(world, 4, num_processes=2)
+    assert_workers_match(workers, EnvList(world, 4), 12)
 
 
 def play(match: Any, choice: int = 0) -> list[list[Observation]]:
     match.seed(3)
-    shown, rng = [match.reset()], np.random.default_rng(choice)
-    while not shown[-1][0].done:
-        own = match.obs_space(), match.action_space()
-        shown.append(match.act([choose(frame, *own, rng) for frame in shown[-1]]))
-    return shown
+    trajectory, rng = [match.reset()], np.random.default_rng(choice)
+    while not trajectory[-1][0].done:
+        match_spaces = match.obs_space(), match.action_space()
+        trajectory.append(
+            match.act([choose(frame, *match_spaces, rng) for frame in trajectory[-1]])
+        )
+    return trajectory
 
 
-def test_rewards_arrive_when_the_world_gives_them_and_deaths_when_they_happen() -> None:
+def test_rewards_and_deaths_are_reported_in_their_step() -> None:
     match: Any = FromPettingZooTurns.of(Rounds)()
-    shown = play(match)
-    assert [agent for agent, _ in match.env.taken] == [*Rounds.ORDER]
-    assert len(shown) == len(Rounds.ORDER) + 1
+    trajectory = play(match)
+    assert [agent for agent, _ in match.env.action_log] == [*Rounds.ORDER]
+    assert len(trajectory) == len(Rounds.ORDER) + 1
     movers = [
-        "".join(a for a, f in zip("abc", frames, strict=True) if f.actions) for frames in shown
+        "".join(a for a, f in zip("abc", frames, strict=True) if f.actions) for frames in trajectory
     ]
     assert movers == [*Rounds.ORDER, ""]
-    rewards = [[frame.reward for frame in frames] for frames in shown]
+    rewards = [[frame.reward for frame in frames] for frames in trajectory]
     assert rewards == [
         [0, 0, 0],
         [0, 1, 0],  # a pays b
@@ -95,28 +97,28 @@ def test_rewards_arrive_when_the_world_gives_them_and_deaths_when_they_happen() 
         [0, 0, 0],
     ]
     # Dead agents see nothing before the end, when everybody sees its last frame.
-    alive = [[int(np.any(frame.global_features)) for frame in frames] for frames in shown]
+    alive = [[int(np.any(frame.global_features)) for frame in frames] for frames in trajectory]
     assert alive == [[1, 1, 1]] * 5 + [[1, 0, 1]] + [[0, 0, 1]] * 3 + [[1, 1, 1]]
-    times = [[np.asarray(f.global_features)[0] for f in frames] for frames in shown]
+    times = [[np.asarray(f.global_features)[0] for f in frames] for frames in trajectory]
     assert times[4] == [7, 7, 7]
     assert times[-1] == [9, 8, 12]
-    assert [f.terminated for f in shown[-1]] == [False, True, True]
-    assert [f.truncated for f in shown[-1]] == [True, False, False]
-    assert not any(f.done for frames in shown[:-1] for f in frames)
+    assert [f.terminated for f in trajectory[-1]] == [False, True, True]
+    assert [f.truncated for f in trajectory[-1]] == [True, False, False]
+    assert not any(f.done for frames in trajectory[:-1] for f in frames)
 
 
-def test_masks_of_infos_are_those_of_the_agent_to_move() -> None:
+def test_action_mask_in_info_applies_to_the_moving_agent() -> None:
     match: Any = FromPettingZooTurns.of(Rounds)()
     allowed: dict[str, set[int]] = {"a": set(), "b": set(), "c": set()}
     for seed in range(12):
         play(match, seed)
-        for agent, choice in match.env.taken:
+        for agent, choice in match.env.action_log:
             allowed[agent].add(choice)
     assert allowed == {"a": {0, 1, 2}, "b": {0, 1}, "c": {0, 1}}
     assert check_env(FromPettingZooTurns.of(Rounds), episodes=2).ok
 
 
-def test_seed_reaches_the_world() -> None:
+def test_seed_is_passed_to_the_environment() -> None:
     match: Any = FromPettingZooTurns.of(Rounds)()
     starts = set()
     for seed in range(7):
@@ -132,13 +134,13 @@ def test_seed_reaches_the_world() -> None:
         (dict, "expected an AEC environment with possible_agents, got dict"),
     ],
 )
-def test_other_things_are_refused(make_env: Any, words: str) -> None:
+def test_non_aec_environments_are_refused(make_env: Any, words: str) -> None:
     with pytest.raises(EntityEnvError, match=words):
         FromPettingZooTurns.of(make_env)
 
 
 class Scored(AECEnv):  # type: ignore[misc]
-    """Two moves, after which both are dead and the infos say who has won."""
+    """Ends after two moves, when both agents die and the infos name the winner."""
 
     def __init__(self, always: bool) -> None:
         self.always, self.possible_agents, self.render_mode = always, ["a", "b"], None
@@ -174,7 +176,7 @@ class Scored(AECEnv):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("always", [True, False])
-def test_metrics_of_the_end_are_those_with_which_agents_died(always: bool) -> None:
+def test_final_metrics_are_from_the_step_of_death(always: bool) -> None:
     match: Any = FromPettingZooTurns.of(Scored, FieldMap(metrics=["win"]), always=always)()
     match.seed(0)
     frames, rng = match.reset(), np.random.default_rng(0)
@@ -187,7 +189,7 @@ def test_metrics_of_the_end_are_those_with_which_agents_died(always: bool) -> No
 
 
 class Leaves(Rounds):
-    """Agents leave in the step in which they die, instead of taking steps when they are dead."""
+    """Agents leave in the step in which they die, without steps of dead agents."""
 
     is_silent = False
 
@@ -198,7 +200,7 @@ class Leaves(Rounds):
         dead = [a for a in self.agents if self.terminations[a] or self.truncations[a]]
         self.agents = [a for a in self.agents if a not in dead]
         if self.agents:
-            self.agent_selection = self.ORDER[len(self.taken)]
+            self.agent_selection = self.ORDER[len(self.action_log)]
         if self.is_silent:
             self.terminations, self.truncations = (
                 {a: flag for a, flag in before.items() if a in self.agents} for before in flags
@@ -206,7 +208,7 @@ class Leaves(Rounds):
 
 
 class Blank(Rounds):
-    """Shows nothing to agents that are dead."""
+    """Returns no observation of dead agents."""
 
     def observe(self, agent: str) -> Any:
         is_dead = self.terminations[agent] or self.truncations[agent]
@@ -214,17 +216,17 @@ class Blank(Rounds):
 
 
 @pytest.mark.parametrize("world", [Leaves, Blank])
-def test_an_agent_that_leaves_as_it_is_cut_off_keeps_the_view_before(world: type[Rounds]) -> None:
-    """Else it would count as terminated."""
+def test_truncated_agent_that_leaves_keeps_its_previous_view(world: type[Rounds]) -> None:
+    """Otherwise it would count as terminated."""
     match: Any = FromPettingZooTurns.of(world)()
-    shown = play(match)
-    assert [f.terminated for f in shown[-1]] == [False, True, True]
-    assert [f.truncated for f in shown[-1]] == [True, False, False]
-    assert [np.asarray(f.global_features)[0] for f in shown[-1]] == [8, 7, 11]
-    assert not any(f.actions for f in shown[-1])
+    trajectory = play(match)
+    assert [f.terminated for f in trajectory[-1]] == [False, True, True]
+    assert [f.truncated for f in trajectory[-1]] == [True, False, False]
+    assert [np.asarray(f.global_features)[0] for f in trajectory[-1]] == [8, 7, 11]
+    assert not any(f.actions for f in trajectory[-1])
 
 
-def test_an_agent_that_leaves_without_a_flag_is_refused() -> None:
+def test_agent_leaving_without_a_flag_is_refused() -> None:
     match: Any = FromPettingZooTurns.of(Leaves)()
     match.env.is_silent = True
     with pytest.raises(EntityEnvError, match=r"terminations, truncations: .* \['b'\]"):
@@ -232,7 +234,7 @@ def test_an_agent_that_leaves_without_a_flag_is_refused() -> None:
 
 
 @pytest.mark.parametrize("field", ["terminations", "truncations"])
-def test_ends_that_are_no_flags_are_refused(field: str) -> None:
+def test_invalid_done_flags_are_refused(field: str) -> None:
     class Ends(Rounds):
         def reset(self, *args: Any, **kwargs: Any) -> None:
             super().reset(*args, **kwargs)
@@ -252,7 +254,7 @@ def test_ends_that_are_no_flags_are_refused(field: str) -> None:
         ("truncations", {"a": False}, r"truncations: expected a flag of each agent, got none of"),
     ],
 )
-def test_fields_that_are_not_given_by_agent_are_refused(field: str, value: Any, words: str) -> None:
+def test_values_not_keyed_by_agent_are_refused(field: str, value: Any, words: str) -> None:
     class Answers(Rounds):
         def step(self, action: Any) -> None:
             super().step(action)

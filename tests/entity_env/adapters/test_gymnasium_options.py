@@ -1,4 +1,4 @@
-"""Arguments of `reset(options=...)`, which vary from episode to episode."""
+"""Arguments of `reset(options=...)` that vary by episode."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ FALL = FromGymnasium.of(Fall, options=["gravity", "wind"])
 
 
 class Kept(FromGymnasium):
-    """The world, which offers its state."""
+    """The environment with `get_state` and `set_state`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(Fall, options=["gravity", "wind"], **options)
@@ -31,12 +31,12 @@ class Kept(FromGymnasium):
         world = self.env.unwrapped
         rng = world.np_random.bit_generator.state["state"]
         numbers = [str(rng[name]) for name in ("state", "inc")]
-        return {"place": world.place, "told": [world.gravity, world.wind], "rng": numbers}
+        return {"place": world.place, "options": [world.gravity, world.wind], "rng": numbers}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         world = self.env.unwrapped
         world.reset(seed=0)
-        world.place, (world.gravity, world.wind) = list(state["place"]), state["told"]
+        world.place, (world.gravity, world.wind) = list(state["place"]), state["options"]
         numbers = dict(zip(("state", "inc"), map(int, state["rng"]), strict=True))
         whole = world.np_random.bit_generator.state
         world.np_random.bit_generator.state = {**whole, "state": numbers}
@@ -45,16 +45,16 @@ class Kept(FromGymnasium):
 
 def frames(envs: VecEnv, count: int, obs: Any = None, first: int = 0) -> list[Any]:
     """Return features and rewards of `count` steps after a reset, or after given frames."""
-    space, shown = envs.obs_space(), []
+    space, trajectory = envs.obs_space(), []
     obs = envs.reset(space) if obs is None else obs
     for step in range(first, first + count):
         chosen = random_choices(obs, envs.action_space(), np.random.default_rng(step))
         obs = envs.act(chosen, space)
-        shown.append((obs.features[GLOBAL].values.tolist(), obs.reward.tolist()))
-    return shown
+        trajectory.append((obs.features[GLOBAL].values.tolist(), obs.reward.tolist()))
+    return trajectory
 
 
-def test_a_reset_gets_the_options_that_were_set_before() -> None:
+def test_reset_gets_the_options_set_before() -> None:
     env = FALL(gravity=2.0)
     env.reset()
     assert env.set_parameters is not None
@@ -62,36 +62,36 @@ def test_a_reset_gets_the_options_that_were_set_before() -> None:
     env.reset()
     env.set_parameters(gravity=3.0)
     env.reset()
-    assert env.env.unwrapped.given == [
+    assert env.env.unwrapped.option_log == [
         {"gravity": 2.0},
         {"gravity": 2.0, "wind": 1},
         {"gravity": 3.0, "wind": 1},
     ]
 
 
-def test_without_options_nothing_is_handed_over() -> None:
+def test_reset_without_options_passes_none() -> None:
     env = FromGymnasium(Fall, height=3.0)
     env.reset()
     assert env.set_parameters is None
-    assert env.env.unwrapped.given == [None]
+    assert env.env.unwrapped.option_log == [None]
 
 
 def test_episodes_draw_options_in_any_number_of_processes() -> None:
-    shown = []
+    trajectory = []
     for envs in EnvList(FALL, 4), ParallelEnvList(FALL, 4, 2), EnvList(Kept, 4):
         envs.seed(5)
         envs.vary(Variation.of(VARY))
-        shown.append(frames(envs, 40))
+        trajectory.append(frames(envs, 40))
         envs.close()
-    assert shown[0] == shown[1] == shown[2]
-    drawn = {reward for _, rewards in shown[0] for reward in rewards}
+    assert trajectory[0] == trajectory[1] == trajectory[2]
+    drawn = {reward for _, rewards in trajectory[0] for reward in rewards}
     assert len(drawn) > 8
     assert all(1 <= gravity <= 20 for gravity in drawn)
     first = [Variation.of(VARY).arguments(5, match, 0)["gravity"] for match in range(4)]
-    assert shown[0][0][1] == [float(np.float32(gravity)) for gravity in first]
+    assert trajectory[0][0][1] == [float(np.float32(gravity)) for gravity in first]
 
 
-def test_a_state_in_mid_episode_keeps_the_options_in_use() -> None:
+def test_saved_state_keeps_the_options_of_its_episode() -> None:
     straight, saved, resumed = EnvList(Kept, 3), EnvList(Kept, 3), EnvList(Kept, 3)
     for envs in straight, saved, resumed:
         envs.seed(1)
@@ -114,7 +114,7 @@ def test_options_can_be_checked() -> None:
     assert check_env(cart, vary={"low": "uniform -0.1 0", "high": "uniform 0.01 0.1"}).ok
 
 
-def test_names_that_are_no_options_are_refused_with_the_nearest() -> None:
+def test_unknown_option_is_refused_with_the_closest_name() -> None:
     envs = EnvList(FALL, 1)
     expected = "expected an argument of FromGymnasium, which can vary gravity, wind, got 'gravty'"
     with pytest.raises(InvalidSampler, match=f"{expected}, did you mean gravity"):
@@ -123,7 +123,7 @@ def test_names_that_are_no_options_are_refused_with_the_nearest() -> None:
         FromGymnasium(Fall, options="gravity")
 
 
-def test_options_that_the_world_refuses_are_named_with_their_place() -> None:
+def test_options_refused_by_the_environment_are_reported() -> None:
     envs = EnvList(FALL, 2)
     envs.seed(0)
     envs.vary(Variation.of({"gravity": "-1"}))

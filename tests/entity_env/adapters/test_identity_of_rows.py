@@ -1,4 +1,4 @@
-"""Ids of entities that a mapping takes from the number of a row, or from a column."""
+"""Ids of entities from row numbers or from a column."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ COLUMNS = ["who", "x", "presence"]
 
 
 class Table(gymnasium.Env):  # type: ignore[type-arg]
-    """Tables of four rows with the name of each, frame after frame; an agent chooses a row."""
+    """Environment with a sequence of tables; the action is a row number."""
 
     observation_space = spaces.Box(-1e9, 1e9, (4, 3), np.float64)
     action_space = spaces.Discrete(4)
@@ -30,17 +30,17 @@ class Table(gymnasium.Env):  # type: ignore[type-arg]
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.t, self.chosen = 0, [-1]
-        return self.shown(), {}
+        return self.table(), {}
 
     def step(self, action: Any) -> Any:
         self.t += 1
         self.chosen.append(int(action))
         over = self.t == len(self.frames) - 1
-        return self.shown(), float(action), over, False, {}
+        return self.table(), float(action), over, False, {}
 
-    def shown(self) -> Any:
+    def table(self) -> Any:
         rows = self.frames[min(self.t, len(self.frames) - 1)]
-        return np.array([[who, 0.5, there] for who, there in rows], np.float64)
+        return np.array([[who, 0.5, presence] for who, presence in rows], np.float64)
 
 
 def envs_of(frames: Any, **rows: Any) -> EnvList:
@@ -54,11 +54,11 @@ def envs_of(frames: Any, **rows: Any) -> EnvList:
 
 
 def numbers(envs: EnvList, frames: Any) -> list[list[int]]:
-    shown, obs = [], envs.reset(envs.obs_space())
+    observations, obs = [], envs.reset(envs.obs_space())
     for _ in frames[1:]:
-        shown.append(obs.identity["unit"].values.tolist())
+        observations.append(obs.identity["unit"].values.tolist())
         obs = envs.act({"pick": envs_first(obs)}, envs.obs_space())
-    return shown
+    return observations
 
 
 def envs_first(obs: Any) -> Any:
@@ -77,19 +77,19 @@ frames_of = st.lists(
 
 
 @given(frames_of, st.sampled_from(["row", "who"]), st.booleans())
-def test_an_entity_is_known_by_its_row_or_by_a_column(
-    frames: Any, identity: str, shows_all: bool
-) -> None:
+def test_identity_is_the_row_or_a_column(frames: Any, identity: str, shows_all: bool) -> None:
     features = None if shows_all else ["x"]
-    found = numbers(envs_of(frames, identity=identity, features=features), frames)
+    identities = numbers(envs_of(frames, identity=identity, features=features), frames)
     seen: list[float] = []
-    for frame, got in zip(frames[:-1], found, strict=True):
-        keys = [(i if identity == "row" else who) for i, (who, there) in enumerate(frame) if there]
+    for frame, got in zip(frames[:-1], identities, strict=True):
+        keys = [
+            (i if identity == "row" else who) for i, (who, presence) in enumerate(frame) if presence
+        ]
         seen += [key for key in keys if key not in seen]
         assert got == [seen.index(key) for key in keys]
 
 
-def test_without_an_identity_nobody_is_known() -> None:
+def test_entities_without_identity_have_no_ids() -> None:
     frames = [[(0.0, True)] * 4] * 3
     assert numbers(envs_of(frames), frames) == [[], []]
 
@@ -114,7 +114,7 @@ def test_actions_reach_the_rows_of_entities_with_ids() -> None:
     check_env(FromGymnasium.of(make, mapping))
 
 
-def test_two_rows_with_one_id_are_an_error() -> None:
+def test_duplicate_ids_are_refused() -> None:
     frames = [[(1.0, True), (2.0, True), (2.0, False), (3.0, True)]] * 2
     frames.append([(1.0, True), (2.0, True), (2.0, True), (3.0, True)])
     envs = envs_of([*frames, frames[0]], identity="who")
@@ -125,7 +125,7 @@ def test_two_rows_with_one_id_are_an_error() -> None:
         envs.act({"pick": envs_first(obs)}, envs.obs_space())
 
 
-def test_fields_of_a_type_share_an_identity_and_places_have_their_own() -> None:
+def test_fields_of_a_type_share_an_identity_and_places_have_ids() -> None:
     frames = [[(1.0, True), (2.0, True), (3.0, True), (4.0, True)]] * 3
     for identity in ("row", "who"):
         parts = [Rows("", COLUMNS, span=(i, i + 2), identity=identity) for i in (0, 2)]
@@ -140,13 +140,13 @@ def test_fields_of_a_type_share_an_identity_and_places_have_their_own() -> None:
         FromGymnasium.of(lambda: Table(frames), mapping)().obs_space()
 
 
-def test_an_identity_that_is_no_column_is_refused_with_the_nearest() -> None:
+def test_unknown_identity_column_is_refused_with_the_closest_name() -> None:
     with pytest.raises(InvalidSpace, match=r"'unit'\]\.identity: expected .*'whom'"):
         envs_of([[(0.0, True)] * 4] * 2, identity="whom")
 
 
 @pytest.mark.parametrize("mode", gymnasium.vector.AutoresetMode)
-def test_vectorised_environments_number_entities_as_single_ones_do(mode: Any) -> None:
+def test_vectorised_environments_track_identity_like_single_ones(mode: Any) -> None:
     frames = [[(k % 3.0, True), (9.0, k % 2), (5.0, True), (7.0 + k, True)] for k in range(5)]
     made = gymnasium.vector.SyncVectorEnv([lambda: Table(frames)] * 2, autoreset_mode=mode)
     mapping = FieldMap(
@@ -155,16 +155,16 @@ def test_vectorised_environments_number_entities_as_single_ones_do(mode: Any) ->
     envs = FromGymnasiumVector(made, mapping)
     envs.track()
     expected = numbers(envs_of([*frames, frames[0]], identity="who"), frames)
-    obs, found = envs.reset(envs.obs_space()), []
+    obs, identities = envs.reset(envs.obs_space()), []
     while not obs.done.any():
-        found.append(obs.identity["unit"][1].values.tolist())
+        identities.append(obs.identity["unit"][1].values.tolist())
         obs = envs.act({"pick": envs_first(obs)}, envs.obs_space())
-    assert found[:4] == expected
+    assert identities[:4] == expected
     assert obs.identity["unit"][1].values.tolist() == [0, 1, 2]
 
 
 class Pair:
-    """Two agents that see the same rows."""
+    """Two agents that observe the same rows."""
 
     possible_agents = ("a_0", "a_1")
     metadata: dict[str, Any] = {}  # noqa: RUF012
@@ -179,21 +179,21 @@ class Pair:
         return spaces.Discrete(2)
 
     def reset(self, seed: Any = None, options: Any = None) -> Any:
-        self.agents, self.t, self.taken = list(self.possible_agents), 0, []
+        self.agents, self.t, self.action_log = list(self.possible_agents), 0, []
         return dict.fromkeys(self.agents, np.array([[5, 0], [6, 1]], np.float32)), {}
 
     def step(self, actions: Any) -> Any:
         self.t += 1
-        self.taken.append(actions)
-        shown = dict.fromkeys(self.agents, np.array([[6, 0], [5, 1]], np.float32))
+        self.action_log.append(actions)
+        observations = dict.fromkeys(self.agents, np.array([[6, 0], [5, 1]], np.float32))
         ends = dict.fromkeys(self.agents, self.t == 3)
         rewards = dict.fromkeys(self.agents, 0.0)
         if self.t == 3:
             self.agents = []
-        return shown, rewards, ends, dict.fromkeys(ends, False), {}
+        return observations, rewards, ends, dict.fromkeys(ends, False), {}
 
 
-def test_members_of_a_team_know_the_entities_that_each_of_them_sees() -> None:
+def test_team_members_have_separate_ids_of_observed_entities() -> None:
     mapping = FieldMap({"thing": Rows("", ["who", "x"], identity="who")})
     world = FromPettingZoo.of(Pair, mapping, teams={"all": ["a_0", "a_1"]})
     envs = EnvList(world, 1)

@@ -1,4 +1,4 @@
-"""Numbers of actors, and the `Box` of an action that they make."""
+"""Translation of continuous actions to a `Box`."""
 
 import copy
 import itertools
@@ -41,7 +41,7 @@ from tests.entity_env.adapters.agent_spaces import (
     play,
 )
 from tests.entity_env.adapters.rounds import Rounds
-from tests.entity_env.adapters.same import assert_workers_show_the_same
+from tests.entity_env.adapters.same import assert_workers_match
 from tests.entity_env.adapters.worlds import Hunt, Show, Turns, choose, maker
 
 BOUNDS = st.sampled_from(
@@ -51,7 +51,7 @@ BOUNDS = st.sampled_from(
 
 @st.composite
 def boxes(draw: st.DrawFn) -> spaces.Box:
-    """Boxes of floats, whose numbers have bounds of their own."""
+    """Boxes of floats with separate bounds for each number."""
     shape = draw(st.sampled_from([(), (1,), (3,), (2, 2)]))
     dtype: Any = draw(st.sampled_from([np.float16, np.float32, np.float64]))
     size = int(np.prod(shape))
@@ -67,7 +67,7 @@ def mixed_spaces() -> st.SearchStrategy[Space]:
 
 
 @given(mixed_spaces(), st.integers(0, 2**31 - 1))
-def test_inferred_numbers_and_choices_are_actions_of_the_world(space: Space, seed: int) -> None:
+def test_inferred_actions_are_in_the_action_space(space: Space, seed: int) -> None:
     translator = AgentTranslator(FLAT, space)
     rng = np.random.default_rng(seed)
     for _ in range(5):
@@ -87,13 +87,13 @@ def all_boxes(space: Space) -> list[spaces.Box]:
     return [space] if isinstance(space, spaces.Box) else []
 
 
-def test_names_and_bounds_of_inferred_numbers() -> None:
+def test_inferred_continuous_action_has_names_and_bounds() -> None:
     box = spaces.Box(np.float32([-2, 0]), np.float32([2, 1]))
     expected = GlobalContinuousActionSpace({"0": (-2, 2), "1": (0, 1)})
     assert AgentTranslator(FLAT, box).action_space == {"action": expected}
     nested = spaces.Dict(arm=spaces.Box(-1, 1, (2, 2)), go=spaces.Discrete(2), x=spaces.Box(0, 1))
-    found = AgentTranslator(FLAT, nested).action_space
-    assert {name: one.components for name, one in found.items()} == {
+    action_space = AgentTranslator(FLAT, nested).action_space
+    assert {name: one.components for name, one in action_space.items()} == {
         "arm": ["0.0", "0.1", "1.0", "1.1"],
         "go": [],
         "x": ["0"],
@@ -102,7 +102,7 @@ def test_names_and_bounds_of_inferred_numbers() -> None:
     assert AgentTranslator(FLAT, box, named).action_space["drive"].components == ["steer", "gas"]
 
 
-def test_box_gets_the_numbers_that_were_chosen_whatever_their_order() -> None:
+def test_box_gets_chosen_numbers_in_any_order_of_names() -> None:
     box = spaces.Box(np.array([[-2, 0]]), np.array([[2.0, 0.1]]), dtype=np.float64)
     fields = FieldMap(actions={"drive": Number(names=["steer", "gas"])})
     translator = AgentTranslator(FLAT, box, fields)
@@ -114,7 +114,7 @@ def test_box_gets_the_numbers_that_were_chosen_whatever_their_order() -> None:
     assert box.contains(action)
 
 
-def test_the_world_may_change_the_action() -> None:
+def test_environment_may_modify_the_action() -> None:
     translator = AgentTranslator(FLAT, spaces.Box(1, 2, (2,), np.float32))
     view, numbers = translator.translate_observation(np.zeros(2), {}), np.float32([1, 2])
     action = GlobalContinuousAction(numbers, ["0", "1"])
@@ -127,10 +127,10 @@ def test_the_world_may_change_the_action() -> None:
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("fixed", [False, True])
 @given(seed=st.integers(0, 2**31 - 1), rows=st.integers(1, 5))
-def test_numbers_of_rows_are_theirs_and_of_rows_without_an_entity_near_zero(
+def test_numbers_reach_their_rows_and_empty_rows_get_the_default(
     flat: bool, fixed: bool, seed: int, rows: int
 ) -> None:
-    """Row i of the action belongs to row i of the world's table, which has bounds of its own."""
+    """Row i of the action belongs to row i of the table, and has separate bounds."""
     rows = 4 if fixed else rows
     rng = np.random.default_rng(seed)
     low = rng.uniform(-1, 1, (rows, 2)).astype(np.float32)
@@ -145,8 +145,8 @@ def test_numbers_of_rows_are_theirs_and_of_rows_without_an_entity_near_zero(
     assert translator.action_space == {"go": space}
     value = rng.integers(0, 2, (4, 2)).astype(np.float32)
     view = translator.translate_observation(value, {})
-    here = np.flatnonzero(value[:, 0])
-    acting = here[here < rows]
+    present_rows = np.flatnonzero(value[:, 0])
+    acting = present_rows[present_rows < rows]
     nearest = np.clip(0, low, high)
     if not len(acting):
         assert not view.actions
@@ -154,17 +154,17 @@ def test_numbers_of_rows_are_theirs_and_of_rows_without_an_entity_near_zero(
         return
     obs = view.to_observation()
     chosen = choose(obs, translator.obs_space, translator.action_space, rng)
-    told = chosen["go"]
-    assert isinstance(told, ContinuousAction)
-    assert list(told.actors) == [("unit", i) for i in range(len(acting))]
+    numbers = chosen["go"]
+    assert isinstance(numbers, ContinuousAction)
+    assert list(numbers.actors) == [("unit", i) for i in range(len(acting))]
     action = translator.translate_actions(view, chosen)
     assert box.contains(action)
     expected = nearest.copy()
-    expected[acting] = told.values
+    expected[acting] = numbers.values
     assert action.tolist() == expected.reshape(shape).tolist()
 
 
-def test_table_cuts_a_flat_box_without_names() -> None:
+def test_rows_of_a_table_split_a_flat_box() -> None:
     fields = FieldMap(UNITS, actions={"go": Number(actors="unit")})
     for size, names in ((4, ["0"]), (8, ["0", "1"])):
         box = spaces.Box(-1, 1, (size,))
@@ -174,14 +174,14 @@ def test_table_cuts_a_flat_box_without_names() -> None:
     assert translator.action_space["go"].components == ["0", "1", "2"]
 
 
-def test_actors_with_equal_bounds_are_named_by_their_type() -> None:
+def test_actors_with_equal_bounds_are_selected_by_type() -> None:
     fields = FieldMap(UNITS, actions={"go": Number(actors="unit")})
     translator = AgentTranslator(ROWS, spaces.Box(-1, 1, (4, 2)), fields)
     view = translator.translate_observation(np.ones((4, 2)), {})
     assert view.actions == {"go": ContinuousActionMask(actor_types=["unit"])}
 
 
-def test_numbers_beside_masked_choices() -> None:
+def test_continuous_action_with_masked_choices() -> None:
     space = spaces.Dict(push=spaces.Box(-1, 1, (2,)), go=spaces.Discrete(3))
     translator = AgentTranslator(FLAT, space)
     rng = np.random.default_rng(0)
@@ -200,7 +200,7 @@ def test_numbers_beside_masked_choices() -> None:
         (np.inf, "expected a number from -1 to 1, got inf"),
     ],
 )
-def test_number_that_is_none_or_beyond_its_bounds_is_refused(number: float, message: str) -> None:
+def test_nan_or_out_of_bounds_number_is_refused(number: float, message: str) -> None:
     env = FromGymnasium(maker(Show, FLAT, spaces.Box(-1, 1, (2,))))
     env.reset()
     with pytest.raises(InvalidAction, match=message):
@@ -216,7 +216,7 @@ def test_number_that_is_none_or_beyond_its_bounds_is_refused(number: float, mess
             free.act({"action": GlobalContinuousAction(np.float32([0, number]), ["0", "1"])})
 
 
-def test_number_of_an_entity_beyond_its_bounds_names_the_entity() -> None:
+def test_out_of_bounds_number_is_reported_with_its_entity() -> None:
     low = np.float32([[-1], [-1], [0], [-1]])
     fields = FieldMap({"unit": Rows()}, actions={"go": Number(actors="unit", names=["x"])})
     translator = AgentTranslator(ROWS, spaces.Box(low, low + 2), fields)
@@ -250,7 +250,7 @@ FIXED = spaces.Box(np.float32([0, 1]), np.float32([1, 1]))
         (
             spaces.Tuple([spaces.Box(0, 1), spaces.Box(0, 1)]),
             {"go": Number()},
-            r"expected one Box, got parts at \['0', '1'\]; name one of these paths",
+            r"expected one Box, got parts at \['0', '1'\]; set path to one of these",
         ),
         (
             spaces.Box(0, 1, (2,)),
@@ -265,7 +265,7 @@ FIXED = spaces.Box(np.float32([0, 1]), np.float32([1, 1]))
             {"go": Number(actors="unit")},
             "each of the 4 rows of 'unit', got .*6",
         ),
-        (spaces.Box(0, 1, (3, 2)), {"go": Number(actors="unit")}, "each of the 4 rows .* of 3;"),
+        (spaces.Box(0, 1, (3, 2)), {"go": Number(actors="unit")}, "each of the 4 rows .* for 3;"),
         (
             spaces.Box(0, 1, (8,)),
             {"go": Number(actors="unit", names=["a", "b", "c"])},
@@ -277,10 +277,10 @@ FIXED = spaces.Box(np.float32([0, 1]), np.float32([1, 1]))
             r"names: expected 2 names, got \['a'\]",
         ),
         (spaces.Box(0, 1, (2,)), {"go": Number("x")}, "path: expected one of"),
-        (spaces.Box(0, 1, (2,)), {"go": Number(), "do": Number()}, "every part of the action once"),
+        (spaces.Box(0, 1, (2,)), {"go": Number(), "do": Number()}, "each component in one action"),
     ],
 )
-def test_numbers_that_do_not_fit_are_refused_in_one_line(
+def test_invalid_continuous_mappings_are_refused(
     space: Space, actions: dict[str, AnyAction], message: str
 ) -> None:
     with pytest.raises(InvalidSpace, match=message) as raised:
@@ -288,13 +288,13 @@ def test_numbers_that_do_not_fit_are_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_rows_of_varying_number_need_names_to_cut_a_flat_box() -> None:
+def test_varying_rows_need_names_to_split_a_flat_box() -> None:
     fields = FieldMap(UNITS, actions={"go": Number(actors="unit")})
     with pytest.raises(InvalidSpace, match="names: expected a divisor of 8 names, got None"):
         AgentTranslator(ANY_ROWS, spaces.Box(0, 1, (8,)), fields)
 
 
-def test_complete_mapping_writes_the_names_of_numbers() -> None:
+def test_complete_mapping_contains_inferred_names() -> None:
     space = spaces.Dict(push=spaces.Box(-1, 1, (2,)), go=spaces.Discrete(2))
     inferred = AgentTranslator(FLAT, space)
     assert inferred.complete.actions["push"] == Number("push", names=["0", "1"])
@@ -310,7 +310,7 @@ def test_complete_mapping_writes_the_names_of_numbers() -> None:
 
 
 class Thrown(Hunt):
-    """Agents that throw: two numbers beside the choice of a move."""
+    """Agents that throw: two numbers and the choice of a move."""
 
     def action_space(self, agent: str) -> Space:
         throw = spaces.Box(np.float32([-1, 2]), np.float32([1, 3]))
@@ -327,7 +327,7 @@ MIXED = spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(3), spaces.Box(0,
 
 
 def show(observation_space: Space, action_space: Space) -> Show:
-    """Make a world with spaces, and so random numbers, of its own."""
+    """Create an environment with its own spaces, which have separate random states."""
     return Show(copy.deepcopy(observation_space), action_space)
 
 
@@ -345,20 +345,20 @@ WORLDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_world_with_numbers_is_without_problems(world: str) -> None:
+def test_continuous_environment_passes_check_env(world: str) -> None:
     report = check_env(WORLDS[world], episodes=3)
     assert report.ok, str(report)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", ["one agent", "rows", "teams of groups"])
-def test_workers_show_the_same(world: str) -> None:
+def test_worker_processes_match_single_process(world: str) -> None:
     num_envs = 2 * getattr(WORLDS[world], "num_sides", 1)
     apart = ParallelEnvList(WORLDS[world], num_envs, 1)
-    assert_workers_show_the_same(apart, EnvList(WORLDS[world], num_envs, validate=True), 9)
+    assert_workers_match(apart, EnvList(WORLDS[world], num_envs, validate=True), 9)
 
 
-def test_numbers_of_a_team_reach_the_member_they_are_for() -> None:
+def test_continuous_team_actions_reach_their_member() -> None:
     match = FromPettingZoo(maker(Thrown, LIVES), None, PACKS)
     space = match.action_space()["throw"]
     assert space == ContinuousActionSpace({"0": (-1, 1), "1": (2, 3)})
@@ -367,20 +367,22 @@ def test_numbers_of_a_team_reach_the_member_they_are_for() -> None:
     while not frames[0].done:
         chosen = [choose(obs, match.obs_space(), match.action_space(), rng) for obs in frames]
         frames = match.act(chosen)
-        told = {
+        numbers = {
             actor: row.tolist()
-            for own in chosen
-            if "throw" in own
-            for actor, row in zip(own["throw"].actors, own["throw"].values, strict=True)  # type: ignore[attr-defined]
+            for action in chosen
+            if "throw" in action
+            for actor, row in zip(action["throw"].actors, action["throw"].values, strict=True)  # type: ignore[attr-defined]
         }
-        taken = {agent: one["throw"].tolist() for agent, one in match.env.taken[-1].items()}
-        assert told == taken
-        counts.add(len(told))
+        env_numbers = {
+            agent: one["throw"].tolist() for agent, one in match.env.action_log[-1].items()
+        }
+        assert numbers == env_numbers
+        counts.add(len(numbers))
     assert counts == {1, 2, 3}
 
 
-def test_rows_of_members_choose_numbers_in_a_team() -> None:
-    """Each member sees other rows, of which some have no numbers in the action."""
+def test_rows_of_team_members_choose_numbers() -> None:
+    """Members observe different rows; some rows have no numbers in the action."""
 
     class Crews(Hunt):
         def action_space(self, agent: str) -> Space:
@@ -393,7 +395,7 @@ def test_rows_of_members_choose_numbers_in_a_team() -> None:
             return {agent: {} for agent in agents}
 
         def step(self, actions: dict[str, Any]) -> Any:
-            self.before = {agent: len(self.shown[agent]["seen"]) for agent in self.agents}
+            self.before = {agent: len(self.observations[agent]["seen"]) for agent in self.agents}
             return super().step(actions)
 
     fields = FieldMap(
@@ -405,10 +407,14 @@ def test_rows_of_members_choose_numbers_in_a_team() -> None:
     rng, frames, num_numbers, num_idle = np.random.default_rng(0), match.reset(), 0, 0
     while not frames[0].done:
         chosen = [choose(obs, match.obs_space(), match.action_space(), rng) for obs in frames]
-        told = [iter(own["pull"].values.ravel().tolist()) for own in chosen if "pull" in own]  # type: ignore[attr-defined]
-        every = itertools.chain(*told)
+        numbers = [
+            iter(side_actions["pull"].values.ravel().tolist())
+            for side_actions in chosen
+            if "pull" in side_actions
+        ]  # type: ignore[attr-defined]
+        every = itertools.chain(*numbers)
         frames = match.act(chosen)
-        for agent, action in match.env.taken[-1].items():
+        for agent, action in match.env.action_log[-1].items():
             n = min(match.env.before[agent], 2)
             expected = [[next(every)] for _ in range(n)] + [[0], [1]][n:]
             assert action.tolist() == expected
@@ -420,7 +426,7 @@ def test_rows_of_members_choose_numbers_in_a_team() -> None:
 
 
 class Bids(Rounds):
-    """Agents that move in turn, by a number."""
+    """Turn-based agents with a continuous action."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -439,21 +445,21 @@ class Bids(Rounds):
         super().step(None if action is None else 1)
 
 
-def test_numbers_of_agents_that_take_turns() -> None:
+def test_continuous_actions_of_turn_based_agents() -> None:
     match = FromPettingZooTurns(Bids)
     assert match.action_space() == {"action": GlobalContinuousActionSpace({"0": (0, 2)})}
-    frames, rng, told = match.reset(), np.random.default_rng(0), list[float]()
+    frames, rng, numbers = match.reset(), np.random.default_rng(0), list[float]()
     while not frames[0].done:
         chosen = [choose(obs, match.obs_space(), match.action_space(), rng) for obs in frames]
-        told += [own["action"].of("0") for own in chosen if own.get("action")]  # type: ignore[attr-defined]
+        numbers += [action["action"].of("0") for action in chosen if action.get("action")]  # type: ignore[attr-defined]
         frames = match.act(chosen)
-    assert told == match.env.bids
-    assert len(told) == len(Rounds.ORDER)
+    assert numbers == match.env.bids
+    assert len(numbers) == len(Rounds.ORDER)
     report = check_env(FromPettingZooTurns.of(Bids), episodes=2)
     assert report.ok, str(report)
 
 
-def test_numbers_of_a_tuple_world_are_repeated_for_agents_that_are_done() -> None:
+def test_numbers_of_done_agents_are_repeated() -> None:
     class Throwers(Turns):
         def __init__(self) -> None:
             super().__init__()
@@ -467,7 +473,7 @@ def test_numbers_of_a_tuple_world_are_repeated_for_agents_that_are_done() -> Non
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_vectorised_worlds_get_the_numbers_that_were_chosen(mode: AutoresetMode) -> None:
+def test_vectorised_environments_receive_chosen_numbers(mode: AutoresetMode) -> None:
     space = spaces.Dict(push=spaces.Box(1, 2, (2,)), go=spaces.Discrete(2))
     worlds = [Show(FLAT, space, None, n) for n in (2, 3)]
     vec_env = SyncVectorEnv([lambda one=one: one for one in worlds], autoreset_mode=mode)  # type: ignore[misc]
@@ -475,15 +481,15 @@ def test_vectorised_worlds_get_the_numbers_that_were_chosen(mode: AutoresetMode)
     batch, rng = envs.reset(envs.obs_space()), np.random.default_rng(0)
     for _ in range(8):
         choices = random_choices(batch, envs.action_space(), rng)
-        counts = [len(world.taken) for world in worlds]
+        counts = [len(world.action_log) for world in worlds]
         batch = envs.act(choices, envs.obs_space())
         for world, count, chosen in zip(worlds, counts, choices["push"].of_frames(), strict=True):
-            if len(world.taken) > count and len(chosen):
-                assert world.taken[-1]["push"].tolist() == chosen[0].tolist()
+            if len(world.action_log) > count and len(chosen):
+                assert world.action_log[-1]["push"].tolist() == chosen[0].tolist()
 
 
-def test_values_of_a_choice_still_stand_for_a_box() -> None:
-    """Also of whole numbers, which are no numbers of their own."""
+def test_choice_values_replace_a_box() -> None:
+    """Includes a `Box` of integers, which is no continuous action."""
     for space in (spaces.Box(-2, 2, (1,)), spaces.Box(-2, 2, (1,), np.int64)):
         fields = FieldMap(actions={"push": Choice(values=[[-2], [0], [2]])})
         translator = AgentTranslator(FLAT, space, fields)

@@ -23,10 +23,8 @@ def read(space: Space, value: Any, mapping: FieldMap | None = None) -> Frame:
 
 
 @given(any_space(), st.integers(0, 2**31 - 1))
-def test_inferred_features_have_the_shapes_and_numbers_of_the_space(
-    space: Space, seed: int
-) -> None:
-    """Every number of a value is shown once: one-hot columns add up to 1 a choice."""
+def test_inferred_features_match_the_space(space: Space, seed: int) -> None:
+    """Each number is read once; one-hot columns of a choice sum to 1."""
     space.seed(seed)
     reader = ObservationReader(space, FieldMap())
     for _ in range(3):
@@ -38,12 +36,14 @@ def test_inferred_features_have_the_shapes_and_numbers_of_the_space(
             assert block.shape == (len(frame.rows[name]), len(entity.features))
             assert block.dtype == np.float32
         assert frame.global_features.shape == (len(reader.obs_space.global_features),)
-        shown = sum(float(b.sum()) for b in frame.features.values()) + frame.global_features.sum()
-        assert shown == pytest.approx(total(space, value), rel=1e-4, abs=1e-3)
+        total_read = (
+            sum(float(b.sum()) for b in frame.features.values()) + frame.global_features.sum()
+        )
+        assert total_read == pytest.approx(total(space, value), rel=1e-4, abs=1e-3)
 
 
 def total(space: Space, value: Any) -> float:
-    """Return the sum of all numbers that should be shown, without the reader."""
+    """Return the expected sum of all features, without the reader."""
     if isinstance(space, spaces.Dict):
         return sum(total(part, value[key]) for key, part in space.spaces.items())
     if isinstance(space, spaces.Tuple):
@@ -58,11 +58,11 @@ def total(space: Space, value: Any) -> float:
         return float(np.prod(space.shape))
     if isinstance(space, spaces.Graph):
         nodes = [total(space.node_space, one) for one in value.nodes]
-        found = sum(nodes)
+        node_sum = sum(nodes)
         if value.edges is not None:
-            found += sum(total(space.edge_space, one) for one in value.edges)
-            found += sum(nodes[i] + nodes[j] for i, j in value.edge_links)
-        return found
+            node_sum += sum(total(space.edge_space, one) for one in value.edges)
+            node_sum += sum(nodes[i] + nodes[j] for i, j in value.edge_links)
+        return node_sum
     return float(np.sum(value, dtype=np.float64))
 
 
@@ -73,7 +73,7 @@ def total_stacked(space: Space, value: Any) -> float:
 
 
 @given(st.integers(0, 2**31 - 1))
-def test_rows_with_presence_filler_and_several_fields_come_where_they_should(seed: int) -> None:
+def test_presence_absent_rows_and_several_fields(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = rng.integers(0, 2, (5, 3)).astype(np.float32)
     flat = rng.integers(-1, 2, 8).astype(np.float32)
@@ -99,7 +99,7 @@ def test_rows_with_presence_filler_and_several_fields_come_where_they_should(see
     assert frame.global_features.tolist() == flat[:2].tolist()
 
 
-def test_names_of_inferred_features_and_types() -> None:
+def test_inferred_features_and_types_have_names() -> None:
     space = spaces.Dict(
         {
             "pos": box(2),
@@ -121,26 +121,26 @@ def test_names_of_inferred_features_and_types() -> None:
     assert list(ObservationReader(box(2, 2), FieldMap()).obs_space.entities) == ["entity"]
 
 
-def test_key_beside_a_mask_is_no_name_and_the_mask_is_no_feature() -> None:
+def test_observation_key_and_action_mask_are_not_features() -> None:
     space = spaces.Dict({"observation": box(3, 2), "action_mask": spaces.MultiBinary(2)})
     obs_space = ObservationReader(space, FieldMap()).obs_space
     assert list(obs_space.entities) == ["entity"]
     assert obs_space.global_features == []
 
 
-def test_large_numbers_of_choices_are_told_apart() -> None:
-    """In float32 they would all be equal."""
+def test_large_discrete_values_are_distinguished() -> None:
+    """They are equal in float32."""
     space = spaces.Dict({"a": spaces.Discrete(3, start=2**30), "b": spaces.MultiDiscrete([2, 2])})
     frame = read(space, {"a": 2**30 + 1, "b": [0, 1]})
     assert frame.global_features.tolist() == [0, 1, 0, 1, 0, 0, 1]
 
 
-def test_table_without_columns_is_rows_without_features() -> None:
+def test_table_without_columns_gives_rows_without_features() -> None:
     assert read(box(3, 0), np.zeros((3, 0))).features["entity"].shape == (3, 0)
 
 
-def test_edges_carry_the_features_of_the_nodes_they_connect() -> None:
-    """Node numbers would mean nothing to a network to which the order of entities is nothing."""
+def test_edges_include_the_features_of_both_nodes() -> None:
+    """Node numbers are meaningless to an order-invariant network."""
     space = spaces.Graph(box(1), spaces.Discrete(2))
     nodes = np.array([[1], [2], [3]], dtype=np.float32)
     frame = read(space, GraphInstance(nodes, np.array([1]), np.array([[0, 2]])))
@@ -150,26 +150,26 @@ def test_edges_carry_the_features_of_the_nodes_they_connect() -> None:
     assert names == ["feature=0", "feature=1", "from.feature", "to.feature"]
 
 
-def test_cells_of_a_grid_become_entities_when_asked_for() -> None:
+def test_mapped_grid_cells_become_entities() -> None:
     space = spaces.Box(0, 255, (2, 3, 1), np.uint8)
     frame = read(space, np.arange(6, dtype=np.uint8).reshape(2, 3, 1), FieldMap({"cell": Rows()}))
     assert frame.features["cell"].tolist()[4] == [1, 1, 4]
 
 
-def test_column_called_presence_leaves_rows_out() -> None:
+def test_presence_column_filters_rows() -> None:
     columns = ["presence", "x"]
     frame = ObservationReader(box(2, 2), FieldMap(), columns).read([[0, 5], [1, 3]])
     assert frame.features["entity"].tolist() == [[3]]
     assert frame.rows["entity"].tolist() == [1]
 
 
-def test_flattened_table_of_named_columns_is_rows() -> None:
+def test_flattened_table_with_column_names_becomes_rows() -> None:
     frame = ObservationReader(box(6), FieldMap(), ["presence", "x"]).read([1, 5, 0, 0, 1, 7])
     assert frame.features["entity"].tolist() == [[5], [7]]
 
 
-def test_first_row_can_be_a_type_of_its_own() -> None:
-    """A network to which the order of entities is nothing would not know whose row it is."""
+def test_span_makes_the_first_row_a_separate_type() -> None:
+    """An order-invariant network cannot tell the first row from the others."""
     mapping = FieldMap({"me": Rows(span=(0, 1)), "other": Rows(span=(1, 3))})
     frame = read(box(3, 1), [[1], [2], [3]], mapping)
     assert frame.features["me"].tolist() == [[1]]
@@ -181,7 +181,7 @@ def test_first_row_can_be_a_type_of_its_own() -> None:
 
 
 def test_read_features_are_copies() -> None:
-    """Worlds may show the same array again, changed."""
+    """Environments may return the same array again, modified."""
     value = np.ones((2, 2), dtype=np.float32)
     frame = read(box(2, 2), value)
     value[:] = 7
@@ -189,8 +189,8 @@ def test_read_features_are_copies() -> None:
 
 
 @given(st.integers(0, 2**31 - 1), st.sampled_from([(0, 3), (1, 3), (4, 3), (40, 3)]))
-def test_few_rows_are_left_out_like_many(seed: int, shape: tuple[int, int]) -> None:
-    """Few are compared one by one, many by numpy; also where nothing equals itself."""
+def test_small_and_large_tables_filter_rows_equally(seed: int, shape: tuple[int, int]) -> None:
+    """Small tables are compared in Python, large ones by NumPy; includes NaN."""
     rng = np.random.default_rng(seed)
     value = rng.choice(np.array([-1.0, -0.0, 0.0, 1.0, np.nan], dtype=np.float32), shape)
     for absent in [None, (0, -1, 0), (0, np.nan, 0)]:
@@ -200,7 +200,7 @@ def test_few_rows_are_left_out_like_many(seed: int, shape: tuple[int, int]) -> N
             frames = []
             for few in (0, 10**9):
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(row_readers, "_FEW", few)
+                    patch.setattr(row_readers, "_MAX_PYTHON_ELEMENTS", few)
                     frames.append(reader.read(value))
             for name in ("features", "rows"):
                 many, few_rows = (getattr(frame, name)["unit"] for frame in frames)
@@ -209,8 +209,8 @@ def test_few_rows_are_left_out_like_many(seed: int, shape: tuple[int, int]) -> N
 
 
 @given(st.integers(0, 2**31 - 1), st.sampled_from(["f4", "f8", "i8", "u1", "?"]))
-def test_arrays_of_the_spaces_shape_are_read_like_nested_lists(seed: int, dtype: str) -> None:
-    """Lists take the way on which everything is checked."""
+def test_arrays_and_nested_lists_are_read_equally(seed: int, dtype: str) -> None:
+    """Lists are read without the fast path of arrays."""
     rng = np.random.default_rng(seed)
     space = spaces.Dict({"table": box(3, 2), "flat": box(4), "one": box(), "deep": box(1, 2)})
     value = {
@@ -227,7 +227,7 @@ def test_arrays_of_the_spaces_shape_are_read_like_nested_lists(seed: int, dtype:
         assert block.dtype == np.float32
 
 
-def test_flat_features_are_copies_of_what_the_world_may_change() -> None:
+def test_flat_features_are_copies() -> None:
     value = np.ones(5, dtype=np.float32)
     mapping = FieldMap(
         {"unit": Rows(columns=["x", "y"], span=(0, 4))}, [Globals(columns=["t"], span=(4, 5))]
@@ -239,7 +239,7 @@ def test_flat_features_are_copies_of_what_the_world_may_change() -> None:
 
 
 def test_features_can_be_joined_without_copying_each() -> None:
-    """Batching joins their bytes, which must lie in the order of the rows."""
+    """Batching joins their bytes, so they must be C-contiguous."""
     rows = Rows(columns=["here", "x", "y"], presence="here", features=["y", "x"])
     value = np.array([[1, 2, 3], [0, 0, 0], [1, 5, 6]])
     block = read(box(3, 3), value, FieldMap({"unit": rows})).features["unit"]
@@ -247,7 +247,7 @@ def test_features_can_be_joined_without_copying_each() -> None:
     assert block.flags.c_contiguous
 
 
-def test_field_that_several_types_show_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_field_of_several_types_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     count = [0]
     as_array = space_fields.as_array
 
@@ -271,9 +271,7 @@ def test_field_that_several_types_show_is_read_once(monkeypatch: pytest.MonkeyPa
     st.lists(st.integers(-300, 300), min_size=1, max_size=6, unique=True),
     st.booleans(),
 )
-def test_one_hot_columns_are_those_of_numpy(
-    seed: int, n: int, codes: list[int], is_sparse: bool
-) -> None:
+def test_one_hot_columns_match_numpy(seed: int, n: int, codes: list[int], is_sparse: bool) -> None:
     rng = np.random.default_rng(seed)
     kinds = [f"k{i}" for i in range(len(codes))]
     index = rng.integers(0, len(codes), n)
@@ -294,8 +292,8 @@ def test_one_hot_columns_are_those_of_numpy(
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(1, 40))
-def test_numbers_are_those_of_rows_and_constants_are_the_same_in_all(seed: int, n: int) -> None:
-    """Also where rows between them stand for no entity, and in fields that begin elsewhere."""
+def test_numbered_rows_and_constant_columns(seed: int, n: int) -> None:
+    """Also with rows without an entity in between, and with a span."""
     rng = np.random.default_rng(seed)
     flat = rng.integers(0, 2, 1 + 2 * n).astype(np.float32)
     table = rng.integers(0, 3, (4, 2)).astype(np.float32)
@@ -337,7 +335,7 @@ def test_numbers_are_those_of_rows_and_constants_are_the_same_in_all(seed: int, 
     ]
 
 
-def test_view_from_a_place_has_the_place_in_the_columns_of_its_cells() -> None:
+def test_place_has_the_position_columns_of_cells() -> None:
     reader = ObservationReader(VIEW, SEEN_FROM_ME)
     types = {name: entity.features for name, entity in reader.obs_space.entities.items()}
     cell = ["row", "column", "object=unseen", "object=empty", "object=wall", "open"]
@@ -355,7 +353,7 @@ def test_view_from_a_place_has_the_place_in_the_columns_of_its_cells() -> None:
     assert reader.read({"image": image, "mission": ""}).features["me"].tolist() == [[1, 2]]
 
 
-def test_places_and_rows_can_be_of_one_type() -> None:
+def test_type_can_have_places_and_rows() -> None:
     mapping = FieldMap({"unit": [Rows(columns=["x", "y"]), Place(y=5, x=0.5), Place(x=1, y=2)]})
     frame = read(box(4), [1, 2, 3, 4], mapping)
     assert frame.features["unit"].tolist() == [[1, 2], [3, 4], [0.5, 5], [1, 2]]
@@ -363,7 +361,7 @@ def test_places_and_rows_can_be_of_one_type() -> None:
     assert read(box(0), [], FieldMap({"me": Place()})).features["me"].shape == (1, 0)
 
 
-def test_named_features_are_columns_of_the_field_beside_which_added_ones_stay() -> None:
+def test_features_select_field_columns_and_keep_added_ones() -> None:
     rows = Rows(
         columns=["a", "kind", "b"],
         features=["b", "kind"],
@@ -376,7 +374,7 @@ def test_named_features_are_columns_of_the_field_beside_which_added_ones_stay() 
     assert reader.read([7, 1, 8]).features["unit"].tolist() == [[8, 0, 1, 0, 1]]
 
 
-def test_numbers_that_no_span_covers_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_uncovered_numbers_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     space = spaces.Dict({"seen": box(9), "table": box(4, 1)})
     entities = {
         "unit": Rows("seen", columns=["x", "y"], span=(1, 5)),
@@ -425,13 +423,17 @@ def kinds(**arguments: Any) -> dict[str, Any]:
             kinds(features=["x"], one_hot={"kind": ["a"]}),
             r"one_hot: expected columns among \['x'\], got \['kind'\]",
         ),
-        (ONE, kinds(constants={"x": 1}), r"columns: every name must be given once, got \['x'\]"),
-        (ONE, kinds(features=["kind"], constants={"x": 1}), r"'u'\]: columns: every name must be"),
-        (ONE, kinds(constants={"number": 1}, numbered=True), "given once, got .'number'."),
+        (ONE, kinds(constants={"x": 1}), r"columns: expected unique names, got \['x'\]"),
+        (
+            ONE,
+            kinds(features=["kind"], constants={"x": 1}),
+            r"'u'\]: columns: expected unique names",
+        ),
+        (ONE, kinds(constants={"number": 1}, numbered=True), "unique names, got .'number'."),
         (
             box(4, 3),
             {"entities": {"u": Rows(columns=["k=a", "k", "x"], one_hot={"k": ["a"]})}},
-            "given once, got .'k=a'.",
+            "unique names, got .'k=a'.",
         ),
         (ONE, kinds(constants={"side": "left"}), "constants: expected a finite number by name"),
         (ONE, kinds(constants={"side": np.inf}), "got {'side': inf}"),
@@ -465,7 +467,7 @@ def kinds(**arguments: Any) -> dict[str, Any]:
         (VIEW, {"entities": {"c": Rows("image", ["y", "x", "a", "row"])}}, "columns: expected 4"),
     ],
 )
-def test_additions_that_do_not_fit_are_refused(space: Space, mapping: Any, message: str) -> None:
+def test_invalid_added_columns_are_refused(space: Space, mapping: Any, message: str) -> None:
     with pytest.raises(InvalidSpace, match=message):
         ObservationReader(space, FieldMap(**mapping))
 
@@ -473,14 +475,14 @@ def test_additions_that_do_not_fit_are_refused(space: Space, mapping: Any, messa
 @pytest.mark.parametrize(
     "arguments", [{"one_hot": ["kind"]}, {"constants": [1]}, {"numbered": "place"}]
 )
-def test_additions_of_another_type_are_refused(arguments: dict[str, Any]) -> None:
+def test_added_columns_of_a_wrong_type_are_refused(arguments: dict[str, Any]) -> None:
     (name,) = arguments
     with pytest.raises(InvalidSpace, match=f"Rows.{name}: expected "):
         Rows(**arguments)
 
 
 @pytest.mark.parametrize("value", [2, -1, 0.5, np.nan])
-def test_number_without_a_name_is_refused_but_not_in_rows_that_are_no_entity(value: float) -> None:
+def test_number_without_a_label_is_refused_in_rows_with_an_entity(value: float) -> None:
     rows = Rows(columns=["here", "kind"], presence="here", one_hot={"kind": ["a", "b"]})
     reader = ObservationReader(
         spaces.Dict({"t": box(2, 2)}), FieldMap({"u": replace(rows, path="t")})
@@ -502,7 +504,7 @@ def test_number_without_a_name_is_refused_but_not_in_rows_that_are_no_entity(val
             {},
             r"'a', which looks like an image.*'b'",
         ),
-        (spaces.Text(3), {}, "name each in a FieldMap|Name each in a FieldMap"),
+        (spaces.Text(3), {}, "Add each to a FieldMap"),
         (spaces.OneOf([spaces.Discrete(2), box(2)]), {}, "OneOf"),
         (spaces.Discrete(10**6), {}, "expected at most 4096 choices"),
         (
@@ -536,11 +538,11 @@ def test_number_without_a_name_is_refused_but_not_in_rows_that_are_no_entity(val
         (
             spaces.Dict({"u": box(2, 2), "v": box(2, 2)}),
             {"entities": {"u": Rows("v")}},
-            "expected other names than those of inferred types",
+            "expected names that differ from inferred types",
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(space: Space, mapping: Any, message: str) -> None:
+def test_invalid_mappings_are_refused(space: Space, mapping: Any, message: str) -> None:
     with pytest.raises(InvalidSpace, match=message):
         ObservationReader(space, FieldMap(**mapping))
 
@@ -554,7 +556,7 @@ def test_what_does_not_fit_is_refused(space: Space, mapping: Any, message: str) 
         (spaces.Dict({"a": box(2)}), {}, "a: expected a value at a"),
         (spaces.Discrete(3), 3, "among .3. choices"),
         (spaces.Discrete(3), 1.5, "among .3. choices"),
-        (spaces.Sequence(box(2), stack=True), 3, "expected several values, got 3"),
+        (spaces.Sequence(box(2), stack=True), 3, "expected a sequence, got 3"),
         (
             spaces.Graph(box(1), box(1)),
             GraphInstance(np.zeros((2, 1)), np.zeros((1, 1)), np.array([[0, 2]])),
@@ -562,8 +564,6 @@ def test_what_does_not_fit_is_refused(space: Space, mapping: Any, message: str) 
         ),
     ],
 )
-def test_observation_that_is_not_of_the_space_is_refused(
-    space: Space, value: Any, message: str
-) -> None:
+def test_observation_outside_the_space_is_refused(space: Space, value: Any, message: str) -> None:
     with pytest.raises(InvalidObservation, match=message):
         read(space, value)

@@ -1,4 +1,4 @@
-"""Published environments through the adapters against the environments themselves."""
+"""Third-party environments with adapters compared with the bare environments."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPettingZoo
 from entity_env.adapters.mapping import FieldMap, Rows
 from tests.entity_env.adapters.foragers import FORAGERS
-from tests.entity_env.adapters.same import assert_workers_show_the_same
+from tests.entity_env.adapters.same import assert_workers_match
 from tests.entity_env.adapters.worlds import (
     FORAGING,
     FORAGING_ID,
@@ -54,7 +54,7 @@ def choice(index: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_intersection_shows_the_present_vehicles_by_the_names_it_ships() -> None:
+def test_intersection_observes_present_vehicles_with_its_own_names() -> None:
     env = INTERSECTION()
     raw: Any = gymnasium.make("highway_env:intersection-v0", disable_env_checker=True)
     names = ["x", "y", "vx", "vy", "cos_h", "sin_h"]
@@ -66,8 +66,8 @@ def test_intersection_shows_the_present_vehicles_by_the_names_it_ships() -> None
         env.seed(seed)
         obs, (value, _) = env.reset(), raw.reset(seed=seed)
         while True:
-            here = value[value[:, 0] == 1]
-            assert np.array_equal(obs.features["entity"], here[:, 1:].astype(np.float32))
+            vehicles = value[value[:, 0] == 1]
+            assert np.array_equal(obs.features["entity"], vehicles[:, 1:].astype(np.float32))
             if obs.done or seed > 0:  # a step takes 0.05 s
                 break
             index = int(rng.integers(3))
@@ -79,20 +79,20 @@ def test_intersection_shows_the_present_vehicles_by_the_names_it_ships() -> None
     raw.close()
 
 
-def test_own_car_at_the_intersection_is_the_first_row() -> None:
+def test_ego_vehicle_of_the_intersection_is_the_first_row() -> None:
     env = FromGymnasium("highway_env:intersection-v0", CARS)
     env.seed(0)
     obs = env.reset()
     raw: Any = gymnasium.make("highway_env:intersection-v0", disable_env_checker=True)
     value, _ = raw.reset(seed=0)
     assert np.array_equal(obs.features["ego"], value[:1, 1:].astype(np.float32))
-    others = value[1:][value[1:, 0] == 1]
-    assert np.array_equal(obs.features["car"], others[:, 1:].astype(np.float32))
+    other_cars = value[1:][value[1:, 0] == 1]
+    assert np.array_equal(obs.features["car"], other_cars[:, 1:].astype(np.float32))
     env.close()
     raw.close()
 
 
-def test_pendulum_gets_the_torque_that_was_chosen() -> None:
+def test_pendulum_receives_the_chosen_torque() -> None:
     env = FromGymnasium("Pendulum-v1")
     raw: Any = gymnasium.make("Pendulum-v1", disable_env_checker=True)
     assert env.action_space() == {"action": GlobalContinuousActionSpace({"0": (-2, 2)})}
@@ -110,7 +110,7 @@ def test_pendulum_gets_the_torque_that_was_chosen() -> None:
     assert report.ok, str(report)
 
 
-def test_foragers_see_food_and_players_that_are_there() -> None:
+def test_foragers_observe_present_food_and_players() -> None:
     match = FORAGERS()
     rng, counts = np.random.default_rng(0), set()
     for seed in range(12):
@@ -120,9 +120,9 @@ def test_foragers_see_food_and_players_that_are_there() -> None:
         while True:
             for obs, value in zip(frames, values, strict=True):
                 triples = value.reshape(5, 3)
-                there = (triples != [-1, -1, 0]).any(axis=1)
-                assert np.array_equal(obs.features["food"], triples[:3][there[:3]])
-                assert np.array_equal(obs.features["player"], triples[3:][there[3:]])
+                is_present = (triples != [-1, -1, 0]).any(axis=1)
+                assert np.array_equal(obs.features["food"], triples[:3][is_present[:3]])
+                assert np.array_equal(obs.features["player"], triples[3:][is_present[3:]])
                 counts.add(len(obs.features["food"]))
             if frames[0].done:
                 break
@@ -135,8 +135,8 @@ def test_foragers_see_food_and_players_that_are_there() -> None:
     assert len(counts) > 1, "some food was eaten"
 
 
-def test_foragers_begin_where_their_seed_says_whatever_was_before() -> None:
-    """The world itself lets nobody begin where somebody stood at the end of the last episode."""
+def test_foraging_resets_depend_on_the_seed_only() -> None:
+    """The wrapped environment keeps the positions of players of the last episode free."""
     match = FORAGERS()
     for seed in range(60):
         fresh = FORAGERS()
@@ -155,57 +155,57 @@ def expect_kaz(features: Any, table: Any, member: list[float]) -> None:
         assert np.array_equal(features[kind], rows)
 
 
-def test_knights_and_archers_see_their_lists_and_die() -> None:
+def test_knights_and_archers_observe_their_rows_and_die() -> None:
     match, rng = KNIGHTS(), np.random.default_rng(0)
     agents, sizes = match.env.possible_agents, set()
     deaths = 0
     for seed in range(4):
-        raw = make_kaz(line_death=True, max_cycles=80)  # anew: its reset leaves something behind
+        raw = make_kaz(line_death=True, max_cycles=80)  # recreated: its reset keeps state
         match.seed(seed)
         frames, (values, _) = match.reset(), raw.reset(seed=seed)
-        here = list(raw.agents)
+        alive = list(raw.agents)
         over: dict[str, bool] = {}
         while not frames[0].done:
             for agent, obs in zip(agents, frames, strict=True):
-                if agent in here:
+                if agent in alive:
                     expect_kaz(obs.features, values[agent], [])
                     sizes.add(len(values[agent]))
                 else:
                     assert not obs.actions
                     assert not any(map(len, obs.features.values()))
             indices = rng.choice(6, 4, p=[0.1, 0.5, 0.1, 0.1, 0.1, 0.1]).tolist()
-            taken = {a: i for a, i in zip(agents, indices, strict=True) if a in here}
-            values, rewards, terminated, truncated, _ = raw.step(taken)
+            env_actions = {a: i for a, i in zip(agents, indices, strict=True) if a in alive}
+            values, rewards, terminated, truncated, _ = raw.step(env_actions)
             frames = match.act(
-                [choice(i) if a in here else {} for a, i in zip(agents, indices, strict=True)]
+                [choice(i) if a in alive else {} for a, i in zip(agents, indices, strict=True)]
             )
             assert [obs.reward for obs in frames] == [rewards[a] for a in agents]
-            over |= {a: not terminated[a] for a in here if terminated[a] or truncated[a]}
-            here = list(raw.agents)
-            deaths += 0 < len(here) < 4
+            over |= {a: not terminated[a] for a in alive if terminated[a] or truncated[a]}
+            alive = list(raw.agents)
+            deaths += 0 < len(alive) < 4
         assert [obs.truncated for obs in frames] == [over[a] for a in agents]
     assert len(sizes) > 2
     assert deaths > 0
 
 
-def test_teams_of_knights_and_archers_see_what_their_members_see() -> None:
+def test_teams_of_knights_and_archers_observe_the_rows_of_members() -> None:
     match, raw = KNIGHTS_IN_TEAMS(), make_kaz(line_death=True, max_cycles=80)
     match.seed(1)
     frames, (values, _) = match.reset(), raw.reset(seed=1)
     rng, alone = np.random.default_rng(1), 0
     while not frames[0].done:
         chosen: list[Any] = []
-        taken = {a: int(rng.choice(6, p=[0.1, 0.5, 0.1, 0.1, 0.1, 0.1])) for a in raw.agents}
+        env_actions = {a: int(rng.choice(6, p=[0.1, 0.5, 0.1, 0.1, 0.1, 0.1])) for a in raw.agents}
         for members, obs in zip(KAZ_TEAMS.values(), frames, strict=True):
-            here = [a for a in members if a in raw.agents]
-            assert list(obs.ids.get("agent", [])) == here
-            alone += len(here) == 1
+            alive = [a for a in members if a in raw.agents]
+            assert list(obs.ids.get("agent", [])) == alive
+            alone += len(alive) == 1
             parts = [split(obs, i) for i in range(2)]
-            for agent in here:
+            for agent in alive:
                 i = members.index(agent)
                 expect_kaz(parts[i], values[agent], [1.0 - i, float(i)])
-            chosen.append(team_action(here, taken))
-        values, rewards, *_ = raw.step(taken)
+            chosen.append(team_action(alive, env_actions))
+        values, rewards, *_ = raw.step(env_actions)
         frames = match.act(chosen)
         totals = [sum(rewards[a] for a in members) for members in KAZ_TEAMS.values()]
         assert [obs.reward for obs in frames] == totals
@@ -213,7 +213,7 @@ def test_teams_of_knights_and_archers_see_what_their_members_see() -> None:
 
 
 def split(obs: Observation, member: int) -> dict[str, Any]:
-    """Return the entities that one member of a team saw."""
+    """Return the entities observed by one member of a team."""
     return {
         kind: np.array([row for row in obs.features[kind] if row[-2 + member] == 1]).reshape(-1, 7)
         for kind in KINDS
@@ -221,29 +221,29 @@ def split(obs: Observation, member: int) -> dict[str, Any]:
     }
 
 
-def team_action(here: list[str], taken: dict[str, int]) -> dict[str, Any]:
-    indices = np.array([taken[a] for a in here], dtype=np.int64)
+def team_action(alive: list[str], env_actions: dict[str, int]) -> dict[str, Any]:
+    indices = np.array([env_actions[a] for a in alive], dtype=np.int64)
     labels = [str(i) for i in range(6)]
-    return {"action": CategoricalAction(here, indices, labels)} if here else {}
+    return {"action": CategoricalAction(alive, indices, labels)} if alive else {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS, ids=NAMES)
-def test_world_is_without_problems(world: Any) -> None:
+def test_third_party_environment_passes_check_env(world: Any) -> None:
     report = check_env(world, episodes=2, max_steps=5 if world is INTERSECTION else 30)
     assert not report.problems, str(report)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS[1:], ids=NAMES[1:])
-def test_world_steps_alike_in_a_list_and_in_workers(world: Any) -> None:
-    """Without the intersection, whose package takes a worker long to import."""
+def test_env_list_and_workers_give_equal_steps(world: Any) -> None:
+    """Without the intersection, because workers import its package slowly."""
     num_envs = 2 * getattr(world, "num_sides", 1)
-    assert_workers_show_the_same(
+    assert_workers_match(
         ParallelEnvList(world, num_envs, 1), EnvList(world, num_envs, validate=True), steps=15
     )
 
 
-def test_column_names_of_knights_and_archers_are_as_many_as_their_columns() -> None:
+def test_number_of_column_names_of_knights_and_archers() -> None:
     env = make_kaz()
     assert env.observation_space("archer_0").feature_space.shape == (len(KAZ_COLUMNS),)

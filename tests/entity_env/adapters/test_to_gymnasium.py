@@ -53,15 +53,15 @@ INDEPENDENT = [
         space.components or space.after for space in ENV_REGISTRY[name]().action_space().values()
     )
 ]
-"""Worlds of choices alone, none of which depends on another one."""
+"""Environments without continuous and autoregressive actions."""
 
 
 class Replay(Environment):
-    """An environment that shows the frames of a random world and keeps the actions."""
+    """Environment that returns the frames of a random environment and logs the actions."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.told: list[Mapping[str, Action]] = []
+        self.action_log: list[Mapping[str, Action]] = []
 
     def obs_space(self) -> ObsSpace:
         return self.world.obs_space
@@ -70,17 +70,17 @@ class Replay(Environment):
         return self.world.action_space
 
     def reset(self) -> Observation:
-        self.told = []
+        self.action_log = []
         return self.world.frames[0]
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        self.told.append(actions)
-        return self.world.frames[len(self.told)]
+        self.action_log.append(actions)
+        return self.world.frames[len(self.action_log)]
 
 
 @pytest.mark.parametrize("name", SOLO)
-def test_checker_of_gymnasium_finds_nothing_wrong(name: str) -> None:
-    """`gymnasium.make` lets it check rendering in every mode as well."""
+def test_passes_the_checker_of_gymnasium(name: str) -> None:
+    """`gymnasium.make` includes the check of all render modes."""
 
     def make(**kwargs: Any) -> ToGymnasium:
         return ToGymnasium(ENV_REGISTRY[name](), 40, **kwargs)  # type: ignore[arg-type]
@@ -163,14 +163,14 @@ def choices_of(action: Action | None) -> dict[Any, Any]:
     return dict(zip(action.actors, action.actees, strict=True))
 
 
-def test_adapted_view_from_a_place_is_padded_like_any_world() -> None:
-    """The way to a baseline for an environment of Gymnasium that is played with entities."""
+def test_adapted_view_from_a_place_is_padded() -> None:
+    """A Gymnasium environment is adapted and wrapped again, as for a baseline."""
     world = Show(copy.deepcopy(VIEW))
     env = ToGymnasium(
         FromGymnasium(lambda: world, SEEN_FROM_ME), {"me": 1, "cell": 9}, {"do": ["me"]}
     )
     assert env.heads == [("do", "me", 0)]
-    shown, _ = env.reset(seed=3)
+    padded, _ = env.reset(seed=3)
     for choice in (1, 0, 1):
         cells = [
             [row, column, *(np.arange(3) == kind), is_open]
@@ -179,15 +179,15 @@ def test_adapted_view_from_a_place_is_padded_like_any_world() -> None:
             )
             if kind != 0
         ]
-        assert shown["entities/me"].tolist() == [[1, 2]]
-        assert shown["entities/cell"][: len(cells)].tolist() == cells
-        assert shown["present/cell"].sum() == len(cells)
-        shown, *_ = env.step(np.array([choice]))
-        assert world.taken[-1] == choice
+        assert padded["entities/me"].tolist() == [[1, 2]]
+        assert padded["entities/cell"][: len(cells)].tolist() == cells
+        assert padded["present/cell"].sum() == len(cells)
+        padded, *_ = env.step(np.array([choice]))
+        assert world.action_log[-1] == choice
 
 
-def test_labels_are_columns_of_their_own() -> None:
-    """Behind the numbers, those of invisible and absent entities are zero."""
+def test_labels_are_one_hot_columns() -> None:
+    """One-hot labels come after the numbers; they are zero in empty slots."""
     env = ToGymnasium(Sorter(), {"Ball": 5, "Sign": 1, "Wall": 2})
     colors = [f"color={color}" for color in COLORS]
     assert env.columns == {
@@ -197,8 +197,8 @@ def test_labels_are_columns_of_their_own() -> None:
     }
     numbers = set()
     for seed in range(5):
-        shown, _ = env.reset(seed=seed)
-        assert shown in env.observation_space
+        padded, _ = env.reset(seed=seed)
+        assert padded in env.observation_space
         world = env.world
         assert isinstance(world, Sorter)
         rows = [
@@ -206,9 +206,9 @@ def test_labels_are_columns_of_their_own() -> None:
             for x, color, is_open in world.balls
         ]
         rows += [[0] * 6] * (5 - len(rows))
-        np.testing.assert_array_equal(shown["entities/Ball"], np.array(rows, np.float32))
-        assert shown["entities/Sign"].tolist() == [[world.sign == one for one in COLORS]]
-        assert shown["globals"].tolist() == [0, world.season == "dry", world.season == "wet"]
+        np.testing.assert_array_equal(padded["entities/Ball"], np.array(rows, np.float32))
+        assert padded["entities/Sign"].tolist() == [[world.sign == one for one in COLORS]]
+        assert padded["globals"].tolist() == [0, world.season == "dry", world.season == "wet"]
         numbers.add(len(world.balls))
     assert len(numbers) > 1
     with warnings.catch_warnings():
@@ -218,14 +218,14 @@ def test_labels_are_columns_of_their_own() -> None:
 
 @pytest.mark.slow
 @given(worlds(numbers=True), st.integers(0, 2**32 - 1))
-def test_what_is_chosen_for_a_slot_reaches_its_entity(world: World, seed: int) -> None:
+def test_choice_of_a_slot_reaches_its_entity(world: World, seed: int) -> None:
     for frame in world.frames:
         frame.done = False
     assume(any(world.obs_space.entities or n in ("plan", "pay") for n in world.action_space))
     replay = Replay(world)
     env = ToGymnasium(replay, MOST)
     env.action_space.seed(seed)
-    shown, _ = env.reset()
+    padded, _ = env.reset()
     slots = [(t, i) for t in world.obs_space.entities for i in range(MOST)]
     for step, frame in enumerate(world.frames[:-1]):
         named: dict[Any, Any] = {
@@ -240,7 +240,7 @@ def test_what_is_chosen_for_a_slot_reaches_its_entity(world: World, seed: int) -
             for name in world.action_space
             if name not in choosing
         }
-        check_shown(env, world, frame, shown)
+        check_padded(env, world, frame, padded)
         action = env.action_space.sample()
         expected: dict[str, dict[Any, Any]] = {name: {} for name in world.action_space}
         illegal = 0
@@ -249,9 +249,11 @@ def test_what_is_chosen_for_a_slot_reaches_its_entity(world: World, seed: int) -
             if env.heads and env.numbers
             else (action if env.heads else [], action if env.numbers else [])
         )
-        masks = pieces(env, shown.get("action_mask"))
-        acts_of_numbers = shown["acts"][len(env.heads) :]
-        for number, own, acts in zip(env.numbers, given_numbers, acts_of_numbers, strict=True):
+        masks = pieces(env, padded.get("action_mask"))
+        acts_of_numbers = padded["acts"][len(env.heads) :]
+        for number, number_value, acts in zip(
+            env.numbers, given_numbers, acts_of_numbers, strict=True
+        ):
             actor = None if number.entity is None else named.get((number.entity, number.row))
             present = number.entity is None or actor is not None
             acting = present and actor in bounds[number.action]
@@ -259,9 +261,11 @@ def test_what_is_chosen_for_a_slot_reaches_its_entity(world: World, seed: int) -
             if acting:
                 column = world.action_space[number.action].components.index(number.component)
                 low, high = (bound[column] for bound in bounds[number.action][actor])
-                illegal += not low <= own <= high
-                expected[number.action].setdefault(actor, []).append(float(np.clip(own, low, high)))
-        acts_of_choices = shown["acts"][: len(env.heads)]
+                illegal += not low <= number_value <= high
+                expected[number.action].setdefault(actor, []).append(
+                    float(np.clip(number_value, low, high))
+                )
+        acts_of_choices = padded["acts"][: len(env.heads)]
         for head, chosen, mask, acts in zip(
             env.heads, given_choices, masks, acts_of_choices, strict=True
         ):
@@ -280,30 +284,32 @@ def test_what_is_chosen_for_a_slot_reaches_its_entity(world: World, seed: int) -
                 illegal += 1
                 chosen = allowed.index(True)
             expected[head.action][actor] = meaning[chosen]
-        shown, reward, _, _, info = env.step(action)
-        assert {n: choices_of(replay.told[step].get(n)) for n in world.action_space} == expected
+        padded, reward, _, _, info = env.step(action)
+        assert {
+            n: choices_of(replay.action_log[step].get(n)) for n in world.action_space
+        } == expected
         assert info["illegal_actions"] == illegal
         assert info["metrics"] == world.frames[step + 1].metrics
         assert reward == world.frames[step + 1].reward
 
 
-def check_shown(env: ToGymnasium, world: World, frame: Observation, shown: Any) -> None:
-    assert shown in env.observation_space
+def check_padded(env: ToGymnasium, world: World, frame: Observation, padded: Any) -> None:
+    assert padded in env.observation_space
     for name, entity in world.obs_space.entities.items():
         rows = frame.features.get(name, [])
         visible = np.asarray(frame.visible.get(name, [True] * len(rows)), dtype=bool)
         present = np.zeros(MOST)
         present[: len(rows)] = visible
-        np.testing.assert_array_equal(shown[f"present/{name}"], present)
-        assert (f"entities/{name}" in shown) == bool(entity.features)
+        np.testing.assert_array_equal(padded[f"present/{name}"], present)
+        assert (f"entities/{name}" in padded) == bool(entity.features)
         if entity.features:
-            padded = np.zeros((MOST, len(entity.features)), np.float32)
+            features = np.zeros((MOST, len(entity.features)), np.float32)
             if len(rows):
-                padded[: len(rows)] = np.asarray(rows, np.float32) * visible[:, None]
-            np.testing.assert_array_equal(shown[f"entities/{name}"], padded)
+                features[: len(rows)] = np.asarray(rows, np.float32) * visible[:, None]
+            np.testing.assert_array_equal(padded[f"entities/{name}"], features)
     if world.obs_space.global_features:
         np.testing.assert_array_equal(
-            shown["globals"], np.asarray(frame.global_features, np.float32)
+            padded["globals"], np.asarray(frame.global_features, np.float32)
         )
 
 
@@ -311,19 +317,19 @@ def check_shown(env: ToGymnasium, world: World, frame: Observation, shown: Any) 
 def test_masked_choices_are_never_illegal(name: str) -> None:
     env = ToGymnasium(ENV_REGISTRY[name](), 40, on_illegal="error")  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
-    shown, _ = env.reset(seed=3)
+    padded, _ = env.reset(seed=3)
     ended = False
     for _ in range(30):
-        np.testing.assert_array_equal(env.action_masks(), shown["action_mask"])
+        np.testing.assert_array_equal(env.action_masks(), padded["action_mask"])
         action = np.array(
-            [rng.choice(np.flatnonzero(m)) for m in pieces(env, shown["action_mask"])]
+            [rng.choice(np.flatnonzero(m)) for m in pieces(env, padded["action_mask"])]
         )
-        shown, _, terminated, truncated, info = env.step(action)
+        padded, _, terminated, truncated, info = env.step(action)
         assert info["illegal_actions"] == 0
         ended = terminated or truncated
         if ended:
-            assert not shown["acts"].any()
-            shown, _ = env.reset()
+            assert not padded["acts"].any()
+            padded, _ = env.reset()
 
 
 def test_episodes_are_a_function_of_the_seed() -> None:
@@ -343,7 +349,7 @@ def test_episodes_are_a_function_of_the_seed() -> None:
     assert repr(play(1)) != repr(play(2))
 
 
-def test_terminated_and_truncated_stay_apart() -> None:
+def test_terminated_and_truncated_are_distinguished() -> None:
     env = ToGymnasium(Walk(), 3)
     endings = set()
     for seed in range(20):
@@ -358,7 +364,7 @@ def test_terminated_and_truncated_stay_apart() -> None:
     assert endings == {(True, False), (False, True)}
 
 
-def test_actors_limit_what_is_chosen() -> None:
+def test_actors_limit_the_elements_of_the_action() -> None:
     sizes = {"Mine": 5, "Robot": 2, "Orbital Cannon": 1}
     limits = {"Move": ["Robot"], "Fire Orbital Cannon": ["Orbital Cannon"]}
     env = ToGymnasium(MineSweeper(orbital_cannon=True), sizes, actors=limits)
@@ -374,7 +380,7 @@ def test_actors_limit_what_is_chosen() -> None:
         env.reset()
 
 
-def test_pictures_and_texts_are_passed_on() -> None:
+def test_rendered_images_and_text_are_passed_through() -> None:
     env = ToGymnasium(TreasureHunt(), 9, render_mode="ansi")
     env.reset(seed=0)
     assert env.render() == env.world.render(mode="text")
@@ -387,13 +393,13 @@ def test_pictures_and_texts_are_passed_on() -> None:
         ToGymnasium(Walk(), 1, render_mode="ansi")
 
 
-def test_more_entities_than_slots_is_an_error_that_says_what_to_change() -> None:
+def test_more_entities_than_slots_are_refused() -> None:
     env = ToGymnasium(MineSweeper(nmines=5), {"Mine": 4, "Robot": 2, "Orbital Cannon": 1})
     with pytest.raises(InvalidObservation, match=r"'Mine': expected at most 4 .* got 5; .*max_ent"):
         env.reset()
 
 
-def test_illegal_choice_is_refused_on_request() -> None:
+def test_illegal_choice_raises_with_on_illegal_error() -> None:
     sizes = {"Mine": 4, "Robot": 1, "Orbital Cannon": 1}
     corner = MineSweeper(width=1, height=5, nmines=4, nrobots=1)
     env = ToGymnasium(corner, sizes, {"Move": ["Robot"]}, on_illegal="error")
@@ -423,24 +429,24 @@ def test_illegal_choice_is_refused_on_request() -> None:
         ({"max_entities": 1, "on_illegal": "ignore"}, "on_illegal: .*'ignore'"),
     ],
 )
-def test_wrong_argument_is_named(arguments: Any, message: str) -> None:
+def test_invalid_argument_is_refused(arguments: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ToGymnasium(Walk(), **arguments)
 
 
-def test_wrong_action_is_named() -> None:
+def test_invalid_action_is_refused() -> None:
     env = ToGymnasium(Walk(), 3)
     env.reset(seed=0)
     with pytest.raises(ValueError, match="action: expected one of MultiDiscrete"):
         env.step(np.array([7]))
 
 
-def test_world_without_choices_is_refused() -> None:
+def test_environment_without_choices_is_refused() -> None:
     class Still(Walk):
         def action_space(self) -> dict[str, ActionSpace]:
             return {}
 
-    with pytest.raises(ValueError, match="env: expected something that can be chosen"):
+    with pytest.raises(ValueError, match="env: expected at least one action with actors"):
         ToGymnasium(Still(), 1)
 
 
@@ -454,13 +460,13 @@ def test_action_without_choices_is_refused() -> None:
 
 
 @pytest.mark.parametrize("env", [Duel(), Xor])
-def test_other_things_than_environments_are_refused(env: Any) -> None:
+def test_wrapping_a_non_environment_is_refused(env: Any) -> None:
     with pytest.raises(ValueError, match="env: expected an Environment, got "):
         ToGymnasium(env, 1)
 
 
-def test_masks_may_be_given_in_some_steps_only() -> None:
-    """A mask of the last step must not be left over."""
+def test_masks_are_optional_in_each_step() -> None:
+    """The mask of the previous step must not persist."""
 
     class Rests(Walk):
         def observe(self, reward: float) -> Observation:
@@ -473,18 +479,18 @@ def test_masks_may_be_given_in_some_steps_only() -> None:
     env.reset(seed=1)
     acts = [head for head, on in zip(env.heads, env.reset(seed=1)[0]["acts"], strict=True) if on]
     assert {head.action for head in acts} == {"move", "pick"}
-    shown, *_ = env.step(env.action_space.sample())
-    assert not shown["acts"].any()
+    padded, *_ = env.step(env.action_space.sample())
+    assert not padded["acts"].any()
 
 
 class Aims(Walk):
-    """A world in which things choose numbers, within bounds of their own."""
+    """Environment with a continuous action and bounds in each frame."""
 
     def action_space(self) -> dict[str, ActionSpace]:
         return {"aim": ContinuousActionSpace({"x": (-1, 1), "free": (-np.inf, np.inf)})}
 
     def act(self, actions: Any) -> Observation:
-        self.told = actions["aim"].values.tolist()
+        self.action_log = actions["aim"].values.tolist()
         return self.observe(0.0)
 
     def observe(self, reward: float) -> Observation:
@@ -498,7 +504,7 @@ class Aims(Walk):
 
 
 class Mixed(Aims):
-    """The same beside a choice."""
+    """The same with a choice in addition."""
 
     def action_space(self) -> dict[str, ActionSpace]:
         return {"go": GlobalCategoricalActionSpace(["l", "r"]), **super().action_space()}
@@ -509,23 +515,23 @@ class Mixed(Aims):
         return obs
 
 
-def test_numbers_are_one_box_of_all_slots_in_units_of_the_world() -> None:
+def test_continuous_actions_are_one_box_in_environment_units() -> None:
     env = ToGymnasium(Aims(), 2)
     low, high = np.tile([[-1, -np.inf], [1, np.inf]], 2).astype(np.float32)
     assert env.action_space == gymnasium.spaces.Box(low, high)
     assert [tuple(number) for number in env.numbers] == [
         ("aim", "Thing", row, name) for row in range(2) for name in ("x", "free")
     ]
-    shown, _ = env.reset(seed=0)
-    assert shown in env.observation_space
-    assert "action_mask" not in shown
-    assert shown["acts"].tolist() == [1, 1, 0, 0]
-    for sent, told, illegal in (
+    padded, _ = env.reset(seed=0)
+    assert padded in env.observation_space
+    assert "action_mask" not in padded
+    assert padded["acts"].tolist() == [1, 1, 0, 0]
+    for sent, sent_numbers, illegal in (
         ([0.25, 7, 1, 3], [0.25, 7], 0),
         (np.array([-1, -8, 1, 3]), [0, -8], 1),  # a bound of the frame
     ):
         *_, info = env.step(sent)
-        assert env.world.told == [told]  # type: ignore[attr-defined]
+        assert env.world.action_log == [sent_numbers]  # type: ignore[attr-defined]
         assert info["illegal_actions"] == illegal
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*A Box observation space m..imum value is -?inf")
@@ -534,18 +540,18 @@ def test_numbers_are_one_box_of_all_slots_in_units_of_the_world() -> None:
         check_env(ToGymnasium(Aims(), 2), skip_render_check=True)
 
 
-def test_numbers_beside_choices_are_a_dictionary() -> None:
+def test_mixed_actions_are_a_dict_space() -> None:
     env = ToGymnasium(Mixed(), 1)
     assert isinstance(env.action_space, gymnasium.spaces.Dict)
     assert [*env.action_space] == ["choices", "numbers"]
     with pytest.raises(InvalidObservation, match="at most 1 entities, got 2"):
         env.reset()
     env = ToGymnasium(Mixed(), 2)
-    shown, _ = env.reset(seed=0)
-    assert shown["acts"].tolist() == [1, 1, 1, 0, 0]
-    assert shown["action_mask"].tolist() == [1, 1]
+    padded, _ = env.reset(seed=0)
+    assert padded["acts"].tolist() == [1, 1, 1, 0, 0]
+    assert padded["action_mask"].tolist() == [1, 1]
     env.step({"choices": np.array([1]), "numbers": np.float32([0.5, 2, 0, 0])})
-    assert env.world.told == [[0.5, 2]]  # type: ignore[attr-defined]
+    assert env.world.action_log == [[0.5, 2]]  # type: ignore[attr-defined]
     for wrong in (np.array([1]), {"choices": np.array([1])}):
         with pytest.raises(ValueError, match="action: expected one of Dict"):
             env.step(wrong)
@@ -554,14 +560,14 @@ def test_numbers_beside_choices_are_a_dictionary() -> None:
 @pytest.mark.parametrize(
     "wrong", [[0.5, 2, 0], [1.5, 0, 0, 0], [np.nan] * 4, [0, np.inf, 0, 0], ["a"] * 4, None]
 )
-def test_numbers_that_are_none_or_beyond_their_space_are_named(wrong: Any) -> None:
+def test_nan_or_out_of_bounds_numbers_are_refused(wrong: Any) -> None:
     env = ToGymnasium(Aims(), 2)
     env.reset(seed=0)
     with pytest.raises(ValueError, match="action: expected one of Box"):
         env.step(wrong)
 
 
-def test_number_beyond_its_bounds_in_the_frame_is_refused_on_request() -> None:
+def test_number_out_of_frame_bounds_raises_with_on_illegal_error() -> None:
     env = ToGymnasium(Aims(), 2, on_illegal="error")
     env.reset(seed=0)
     message = r"action\[0\]: 'x' of 'aim' by row 0 of 'Thing': .* from 0 to 0.5 now, got -1;"
@@ -569,50 +575,50 @@ def test_number_beyond_its_bounds_in_the_frame_is_refused_on_request() -> None:
         env.step(np.float32([-1, 0, 0, 0]))
 
 
-def test_pendulum_comes_back_as_it_was() -> None:
-    """Through both adapters an environment of numbers is one with the same action."""
+def test_pendulum_round_trips() -> None:
+    """Both adapters together preserve the action of a continuous environment."""
     env = ToGymnasium(FromGymnasium("Pendulum-v1"), {})
     raw = gymnasium.make("Pendulum-v1")
     assert env.action_space == raw.action_space
-    shown, _ = env.reset(seed=7)
+    padded, _ = env.reset(seed=7)
     value, _ = raw.reset(seed=7)
     raw.action_space.seed(0)
     for _ in range(5):
-        assert shown["globals"].tolist() == value.tolist()
+        assert padded["globals"].tolist() == value.tolist()
         action = raw.action_space.sample()
         value, expected, *_ = raw.step(action)
-        shown, reward, *_ = env.step(action)
+        padded, reward, *_ = env.step(action)
         assert reward == expected
 
 
-def test_parts_that_depend_on_another_are_asked_for_beside_it() -> None:
-    """What does not fit what was chosen before is replaced by the first that does."""
+def test_autoregressive_actions_are_part_of_the_action() -> None:
+    """A choice that does not fit the parent action is replaced by the first legal one."""
     sizes, actors = {"Medic": 1, "Unit": 10}, {"command": ["Medic"], "whom": ["Medic"]}
     env = ToGymnasium(Medics(), sizes, actors)
     assert [head.action for head in env.heads] == ["command", "whom"]
     env.action_space.seed(0)
     world, counts = env.world, {0: 0, 1: 0}
     assert isinstance(world, Medics)
-    shown, _ = env.reset(seed=0)
+    padded, _ = env.reset(seed=0)
     for _ in range(60):
-        command, whom = pieces(env, shown["action_mask"])
+        command, whom = pieces(env, padded["action_mask"])
         ailments = {ailment for _, ailment in world.units}
         assert np.flatnonzero(command).tolist() == sorted(ailments)
         assert np.flatnonzero(whom).tolist() == [1 + i for i in range(len(world.units))]
         action = env.action_space.sample()
         action[0] = np.random.default_rng(0).choice(sorted(ailments))
         fits = [1 + i for i, (_, ailment) in enumerate(world.units) if ailment == action[0]]
-        shown, _, terminated, truncated, info = env.step(action)
+        padded, _, terminated, truncated, info = env.step(action)
         assert world.treated + 1 == (action[1] if action[1] in fits else fits[0])
         assert info["illegal_actions"] == (action[1] not in fits)
         counts[info["illegal_actions"]] += 1
         if terminated or truncated:
-            shown, _ = env.reset()
+            padded, _ = env.reset()
     assert all(counts.values())
 
 
 class Dotted(Walk):
-    """Its type is named as that of a nested observation."""
+    """Type name with a full stop, like in a nested observation."""
 
     names = ("my.unit",)
 
@@ -627,8 +633,8 @@ class Dotted(Walk):
         return Observation(features=features, actions={"go": GlobalCategoricalActionMask()})
 
 
-def test_keys_name_modules_of_networks() -> None:
-    """As Stable-Baselines3 has one for each key, and PyTorch none with a full stop."""
+def test_keys_are_valid_module_names() -> None:
+    """Stable-Baselines3 has a module for each key; PyTorch refuses names with a full stop."""
     env = ToGymnasium(Dotted(), 2)
     obs, _ = env.reset()
     torch.nn.ModuleDict({key: torch.nn.Identity() for key in env.observation_space})
@@ -637,9 +643,9 @@ def test_keys_name_modules_of_networks() -> None:
     assert env.columns == {"entities/my/unit": ["x"]}
 
 
-def test_types_that_would_have_one_key_are_refused() -> None:
+def test_types_with_equal_keys_are_refused() -> None:
     class Two(Dotted):
         names = ("my.unit", "my/unit")
 
-    with pytest.raises(ValueError, match=r"differ by more than '.' and '/', got .*'my/unit'"):
+    with pytest.raises(ValueError, match=r"differ after replacing '.' by '/', got .*'my/unit'"):
         ToGymnasium(Two(), 2)

@@ -1,4 +1,4 @@
-"""Vectorised environments of users with numbers and chains: their masks are linked at the door."""
+"""Continuous and autoregressive actions of third-party vectorised environments."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +27,7 @@ from tests.enn_trainer.numbers_world import Targets
 
 
 class Foreign(VecEnv):
-    """Frames of a list of environments that come from somewhere else. Only for tests."""
+    """Third-party environment with the frames of an `EnvList`. Only for tests."""
 
     world: Any
 
@@ -67,12 +67,12 @@ class Foreign(VecEnv):
 
 
 class Bare(Foreign):
-    """`Camp` as somebody writes it who knows nothing but what each action allows by itself.
+    """`Camp` with masks of each action by itself, without links to parent actions.
 
     Args:
         num_envs: B.
-        first_env_index: of these.
-        changes: by action, fields of masks that are wrong.
+        first_env_index: index of the first environment.
+        changes: invalid mask fields, by action.
     """
 
     world = Camp
@@ -87,13 +87,13 @@ class Bare(Foreign):
         medics, ill, foes = (obs.features[name].lengths for name in ("Medic", "Ill", "Foe"))
         counts, n = [*zip(medics, ill, foes, strict=True)], int(medics.sum())
         actors = Ragged(np.concatenate([np.arange(m) for m in medics]), medics)
-        others = [np.arange(m, m + i + f) for m, i, f in counts]
-        actees = Ragged(np.concatenate(others), ill + foes)
+        actee_indices = [np.arange(m, m + i + f) for m, i, f in counts]
+        actees = Ragged(np.concatenate(actee_indices), ill + foes)
         rows = []
         for m, i, f in counts:
-            of_label = np.zeros((m, 2, i + f), np.uint8)
-            of_label[:, 0, :i] = of_label[:, 1, i:] = 1
-            rows.append(of_label.ravel())
+            label_mask = np.zeros((m, 2, i + f), np.uint8)
+            label_mask[:, 0, :i] = label_mask[:, 1, i:] = 1
+            rows.append(label_mask.ravel())
         numbers = (np.zeros((n, 1)), np.ones((n, 1)))  # float64, as numpy makes them
         ones = np.ones_like(medics)
         whole = Ragged(medics + ill + foes, ones)
@@ -114,27 +114,27 @@ class Bare(Foreign):
         return replace(obs, action_masks=masks)
 
 
-def test_masks_without_their_chains_become_those_of_a_list_of_environments() -> None:
+def test_unlinked_masks_match_an_env_list() -> None:
     bare, envs = AnyVecEnv(Bare(6)), EnvList(Camp, 6)
-    for one in (bare, envs):
-        one.seed(3)
-    shown, expected = bare.reset(bare.obs_space()), envs.reset(envs.obs_space())
+    for vec_env in (bare, envs):
+        vec_env.seed(3)
+    obs, expected = bare.reset(bare.obs_space()), envs.reset(envs.obs_space())
     rng, barred = np.random.default_rng(0), 0
     for _ in range(12):
         for name, mask in expected.action_masks.items():
-            other, columns = shown.action_masks[name], bare.action_space()[name].mask_columns
+            other, columns = obs.action_masks[name], bare.action_space()[name].mask_columns
             np.testing.assert_array_equal(other.actors.values, mask.actors.values)
             np.testing.assert_array_equal(other.actors.lengths, mask.actors.lengths)
-            full, own = mask.full_mask(columns), other.full_mask(columns)
-            np.testing.assert_array_equal(own.values, full.values)
+            full, other_mask = mask.full_mask(columns), other.full_mask(columns)
+            np.testing.assert_array_equal(other_mask.values, full.values)
             assert repr(other.after) == repr(mask.after)
             if mask.bounds is not None:
                 assert other.bounds is not None
                 assert other.bounds.values.dtype == np.float32
                 np.testing.assert_array_equal(other.bounds.values, mask.bounds.values)
             barred += int((~full.values).sum()) if name == "do" else 0
-        choices = random_choices(shown, bare.action_space(), rng)
-        shown = bare.act(choices, bare.obs_space())
+        choices = random_choices(obs, bare.action_space(), rng)
+        obs = bare.act(choices, bare.obs_space())
         expected = envs.act(choices, envs.obs_space())
     assert barred, "some labels had nothing behind them"
 
@@ -154,14 +154,14 @@ def test_masks_without_their_chains_become_those_of_a_list_of_environments() -> 
         ("price", lambda m: {"actors": Ragged(m.actors.values + 9, m.actors.lengths)}, "positions"),
     ],
 )
-def test_masks_that_do_not_fit_are_errors(name: str, change: Any, message: str) -> None:
+def test_invalid_masks_are_refused(name: str, change: Any, message: str) -> None:
     envs = AnyVecEnv(Bare(6, changes={name: change}))
     with pytest.raises(InvalidObservation, match=message):
         envs.reset(envs.obs_space())
 
 
 class Labels(Bare):
-    """The same with masks of labels where numbers are chosen."""
+    """The same with categorical masks for a continuous action."""
 
     def _bare(self, obs: VecObs) -> VecObs:
         bare = super()._bare(obs)
@@ -169,7 +169,7 @@ class Labels(Bare):
         return replace(bare, action_masks={**bare.action_masks, "force": mask})
 
 
-def test_a_mask_of_another_kind_is_an_error() -> None:
+def test_mask_of_a_wrong_type_is_refused() -> None:
     envs = AnyVecEnv(Labels(3))
     message = r"\['force'\]: expected a VecContinuousActionMask, got VecCategoricalActionMask"
     with pytest.raises(InvalidObservation, match=message):
@@ -177,13 +177,13 @@ def test_a_mask_of_another_kind_is_an_error() -> None:
 
 
 class Numbers(Foreign):
-    """`Targets`, whose frames come from somewhere else. Only for tests."""
+    """`Targets` that passes on frames of another environment. Only for tests."""
 
     world = Targets
 
 
 @pytest.mark.parametrize(("env", "like"), [(Bare, Camp), (Numbers, Targets)])
-def test_training_in_them_is_that_in_a_list(tmp_path: Path, env: Any, like: Any) -> None:
-    one = run_small(tmp_path / "one", "total_timesteps=48", env=env)
+def test_training_matches_an_env_list(tmp_path: Path, env: Any, like: Any) -> None:
+    state = run_small(tmp_path / "one", "total_timesteps=48", env=env)
     other = run_small(tmp_path / "other", "total_timesteps=48", env=like)
-    assert (weights(one) == weights(other)).all()
+    assert (weights(state) == weights(other)).all()

@@ -1,4 +1,4 @@
-"""Small worlds of Gymnasium, and parallel worlds with the methods of PettingZoo's."""
+"""Small environments of Gymnasium, and parallel environments with the API of PettingZoo."""
 
 import functools
 from collections.abc import Callable
@@ -44,7 +44,7 @@ VIEW = spaces.Dict(
     ),
     mission=spaces.Text(5),
 )
-"""The view of an agent that stands at row 1, column 2, which its view does not show."""
+"""View of an agent at row 1, column 2, which is not part of the view."""
 SEEN_FROM_ME = FieldMap(
     entities={
         "me": Place(row=1, column=2),
@@ -97,7 +97,7 @@ class Show(gymnasium.Env[Any, Any]):
         self.action_space = spaces.Discrete(2) if action_space is None else action_space
         self.info = info or {}
         self.length = length
-        self.taken: list[Any] = []
+        self.action_log: list[Any] = []
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -109,7 +109,7 @@ class Show(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action), action
-        self.taken.append(action)
+        self.action_log.append(action)
         self.step_number += 1
         self.value = self.observation_space.sample()
         return self.value, 1.0, False, self.step_number == self.length, self.info
@@ -118,10 +118,10 @@ class Show(gymnasium.Env[Any, Any]):
 class Countdown(gymnasium.Env[Any, Any]):
     """A counter of steps that terminates or is truncated after a random number of steps.
 
-    Two of its three moves are forbidden in turn; a forbidden one raises. Rewards are drawn anew.
+    In each step two of three moves are forbidden and raise an error. Rewards are random.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"]}  # noqa: RUF012 (theirs)
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"]}  # noqa: RUF012 (Gymnasium's)
 
     def __init__(self, longest: int = 4, mask_in: str = "info", render_mode: Any = None) -> None:
         self.longest = longest
@@ -171,11 +171,11 @@ class Fall(gymnasium.Env[Any, Any]):
         self.start = height
         self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
         self.action_space = spaces.Discrete(2)
-        self.given: list[Any] = []
+        self.option_log: list[Any] = []
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        self.given.append(options)
+        self.option_log.append(options)
         options = options or {}
         self.gravity, self.wind = options.get("gravity", 9.8), options.get("wind", 0)
         if self.gravity <= 0:
@@ -191,14 +191,14 @@ class Fall(gymnasium.Env[Any, Any]):
 
 
 class Hunt:
-    """A parallel world of agents that die at given steps, each of them seeing a list of its own.
+    """A parallel environment of agents that die at fixed steps and observe separate lists.
 
     Args:
-        lives: for each agent how many steps it lives; it is cut off if the number is negative.
-        kinds: spaces differ by the name without the number.
+        lives: lifetime of each agent in steps; negative for agents that are truncated.
+        kinds: use different spaces for wolves and other agents.
     """
 
-    metadata: dict[str, Any] = {"name": "hunt"}  # noqa: RUF012 (theirs)
+    metadata: dict[str, Any] = {"name": "hunt"}  # noqa: RUF012 (Gymnasium's)
     render_mode = None
 
     def __init__(self, lives: dict[str, int], kinds: bool = False) -> None:
@@ -206,7 +206,7 @@ class Hunt:
         self.kinds = kinds
         self.possible_agents = list(lives)
         self.agents: list[str] = []
-        self.taken: list[dict[str, Any]] = []
+        self.action_log: list[dict[str, Any]] = []
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         width = 3 if self.kinds and agent.startswith("wolf") else 2
@@ -226,24 +226,24 @@ class Hunt:
             self.rng = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
         self.step_number = 0
-        self.shown = {agent: self.show(agent) for agent in self.agents}
-        return self.shown, self.infos(self.agents)
+        self.observations = {agent: self.show(agent) for agent in self.agents}
+        return self.observations, self.infos(self.agents)
 
     def step(self, actions: dict[str, Any]) -> Any:
         assert set(actions) == set(self.agents), actions
         for agent, action in actions.items():
             assert self.action_space(agent).contains(action), action
             self.check(agent, action)
-        self.taken.append(actions)
+        self.action_log.append(actions)
         self.step_number += 1
-        here = self.agents
-        over = {a: self.step_number >= abs(self.lives[a]) for a in here}
-        self.shown = {agent: self.show(agent) for agent in here}
-        terminated = {a: over[a] and self.lives[a] > 0 for a in here}
-        truncated = {a: over[a] and self.lives[a] < 0 for a in here}
-        self.agents = [a for a in here if not over[a]]
-        rewards = {a: float(self.possible_agents.index(a) + 1) for a in here}
-        return self.shown, rewards, terminated, truncated, self.infos(here)
+        agents = self.agents
+        over = {a: self.step_number >= abs(self.lives[a]) for a in agents}
+        self.observations = {agent: self.show(agent) for agent in agents}
+        terminated = {a: over[a] and self.lives[a] > 0 for a in agents}
+        truncated = {a: over[a] and self.lives[a] < 0 for a in agents}
+        self.agents = [a for a in agents if not over[a]]
+        rewards = {a: float(self.possible_agents.index(a) + 1) for a in agents}
+        return self.observations, rewards, terminated, truncated, self.infos(agents)
 
     def check(self, agent: str, action: Any) -> None:
         assert self.mask(agent)[action["move"]] == 1
@@ -269,7 +269,7 @@ class Hunt:
 
 
 class Turns(gymnasium.Env[Any, Any]):
-    """Two agents with `Tuple` spaces; what is shared is not given by agent if `shared`."""
+    """Two agents with `Tuple` spaces; with `shared` the results are not split by agent."""
 
     def __init__(self, shared: bool = False) -> None:
         self.shared = shared

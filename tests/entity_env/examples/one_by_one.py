@@ -14,10 +14,10 @@ from entity_env.seeding import key_of, mix, uniforms_f64
 
 
 class Numbers(random.Random):
-    """The numbers of one episode, drawn by a plain world in the order of its own code.
+    """Random numbers of one episode, in the order in which a plain environment draws them.
 
     Args:
-        world: whose they are; those of each step are others.
+        world: the plain environment; the numbers depend on its step.
         key: seed, environment and episode.
     """
 
@@ -45,18 +45,18 @@ class Numbers(random.Random):
         """The column of a free cell, then its row; which is what trying until one is free gives."""
         if self.rows:
             return self.rows.pop()
-        taken = {cell[:2] for cells in (self.world.food, *self.world.snakes) for cell in cells}
-        free = [cell for i in range(size**2) if (cell := divmod(i, size)) not in taken]
+        occupied = {cell[:2] for cells in (self.world.food, *self.world.snakes) for cell in cells}
+        free = [cell for i in range(size**2) if (cell := divmod(i, size)) not in occupied]
         column, row = free[int(self.random() * len(free))]
         self.rows.append(row)
         return column
 
 
 class OneByOne:
-    """The worlds of `envs` as they are now, or at the beginning of an episode.
+    """Plain environments in the state of `envs`, or at the start of an episode.
 
     Args:
-        envs: whose arguments, seed and episodes they have.
+        envs: vectorised environments with the same arguments, seed and episodes.
         go_on: in the state that `envs` are in.
     """
 
@@ -120,9 +120,9 @@ def assert_shown(got: VecObs, expected: VecObs) -> None:
         np.testing.assert_array_equal(got.features[name].lengths, rows.lengths)
         np.testing.assert_allclose(got.features[name].values, rows.values, rtol=1e-5, atol=1e-5)
     for part in ("reward", "done", "truncated"):
-        ours, theirs = getattr(got, part), getattr(expected, part)
-        assert ours.dtype == theirs.dtype
-        np.testing.assert_array_equal(ours, theirs, err_msg=part)
+        ours, reference = getattr(got, part), getattr(expected, part)
+        assert ours.dtype == reference.dtype
+        np.testing.assert_array_equal(ours, reference, err_msg=part)
     assert (got.final, got.metrics, got.visible) == (None, {}, {})
     mask: Any = got.action_masks["move"]
     wanted: Any = expected.action_masks["move"]

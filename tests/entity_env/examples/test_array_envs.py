@@ -70,7 +70,7 @@ def greedy(obs: VecObs, rng: np.random.Generator) -> Ragged:
     ],
     ids=str,
 )
-def test_minefields_are_those_of_the_plain_world(kwargs: dict[str, Any], play: str) -> None:
+def test_vectorised_minefields_equal_plain_ones(kwargs: dict[str, Any], play: str) -> None:
     """At a width of 10, most targets are too close at first."""
     envs = VecMinefield(12, **kwargs)
     envs.seed(3)
@@ -84,7 +84,7 @@ def test_minefields_are_those_of_the_plain_world(kwargs: dict[str, Any], play: s
         assert_shown(obs, plain.act(choices))
 
 
-def test_vehicles_arrive_are_blown_up_and_run_out_of_time() -> None:
+def test_vehicles_reach_targets_mines_and_max_steps() -> None:
     envs = VecMinefield(64, width=100.0, max_steps=60)
     envs.seed(0)
     rng = np.random.default_rng(0)
@@ -123,7 +123,7 @@ def test_vehicles_arrive_are_blown_up_and_run_out_of_time() -> None:
     ],
     ids=str,
 )
-def test_snakes_are_those_of_the_plain_world(kwargs: dict[str, Any], play: str, steps: int) -> None:
+def test_vectorised_snakes_equal_plain_ones(kwargs: dict[str, Any], play: str, steps: int) -> None:
     """Boards of 3 and 2 get full, so that there is no cell for food."""
     envs = VecMultiSnake(8, **kwargs)
     envs.seed(3)
@@ -160,7 +160,7 @@ def test_snakes_grow_win_and_lose() -> None:
     translate=st.booleans(),
     steps=st.integers(1, 8),
 )
-def test_minefields_go_on_as_plain_ones_from_any_state(
+def test_minefields_continue_like_plain_ones_from_any_state(
     seed: int, max_mines: int, width: float, translate: bool, steps: int
 ) -> None:
     """Also with mines on each other and on the target, as no episode begins."""
@@ -191,10 +191,10 @@ def test_minefields_go_on_as_plain_ones_from_any_state(
     players=st.integers(1, 2),
     steps=st.integers(1, 8),
 )
-def test_snakes_go_on_as_plain_ones_from_any_state(
+def test_snakes_continue_like_plain_ones_from_any_state(
     seed: int, board_size: int, longest: int, players: int, steps: int
 ) -> None:
-    """Also with snakes across each other, beside or on food, on boards without a free cell."""
+    """Also with overlapping snakes, food on snakes, and boards without a free cell."""
     rng = np.random.default_rng(seed)
     num_snakes, wide = 2, board_size + 2
     envs = VecMultiSnake(5, 0, board_size, num_snakes, players, longest, max_steps=9)
@@ -233,13 +233,13 @@ def assert_goes_on(
 def played(envs: ArrayEnvs, steps: int = 40, seed: int = 5, column: slice = slice(None)) -> Any:
     """Frames of a run in which the actions of an environment depend on its number alone."""
     envs.seed(seed)
-    shown = envs.obs_space()
-    frames = [envs.reset(shown)]
+    obs_space = envs.obs_space()
+    frames = [envs.reset(obs_space)]
     num_choices, per_env = (3, 1) if isinstance(envs, VecMinefield) else (4, 2)
     for t in range(steps):
         chosen = np.random.default_rng(t).integers(num_choices, size=(9, per_env))[column]
         lengths = np.full(len(chosen), per_env)
-        frames.append(envs.act({"move": Ragged(chosen.reshape(-1), lengths)}, shown))
+        frames.append(envs.act({"move": Ragged(chosen.reshape(-1), lengths)}, obs_space))
     return frames
 
 
@@ -269,23 +269,23 @@ def test_a_run_is_a_function_of_its_seed(make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", BOTH)
-def test_a_state_goes_on_bit_for_bit(make: Make) -> None:
+def test_restored_state_continues_bit_for_bit(make: Make) -> None:
     envs, column = make(9), np.random.default_rng(0)
     played(envs, 7)
     state = unpack(pack(envs.get_state(), exact=True))
     resumed = make(9)
-    shown = envs.obs_space()
-    obs = resumed.set_state(state, shown)
+    obs_space = envs.obs_space()
+    obs = resumed.set_state(state, obs_space)
     assert obs is not None
     num_choices = len(envs.action_space()["move"])  # type: ignore[arg-type]
     for _ in range(40):
         choices = choices_of(obs, num_choices, column)
-        straight, obs = (e.act({"move": choices}, shown) for e in (envs, resumed))
+        straight, obs = (e.act({"move": choices}, obs_space) for e in (envs, resumed))
         assert_same(obs, straight)
     assert_same(resumed.get_state(), envs.get_state())
 
 
-def test_a_state_does_not_change_later() -> None:
+def test_saved_state_does_not_change_later() -> None:
     envs = VecMinefield(9)
     played(envs, 3)
     state = envs.get_state()
@@ -304,7 +304,7 @@ def test_a_state_does_not_change_later() -> None:
         ({"steps": np.zeros(3)}, r"steps: expected int64 \(3,\), got float64 \(3,\)"),
     ],
 )
-def test_a_state_of_other_environments_is_refused(change: dict[str, Any], message: str) -> None:
+def test_state_of_other_environments_raises(change: dict[str, Any], message: str) -> None:
     envs = VecMinefield(3)
     envs.reset(envs.obs_space())
     before = pack(envs.get_state(), exact=True)
@@ -321,20 +321,20 @@ def VecMinefieldOf(max_mines: int) -> dict[str, Any]:  # noqa: N802
     return envs.get_state()
 
 
-def test_a_filter_shows_what_an_env_list_shows() -> None:
+def test_filter_equals_that_of_env_list() -> None:
     """Positions of actors count in the order of the filter."""
     envs = VecMultiSnake(6)
     played(envs, 5, column=slice(6))
-    shown = ObsSpace(
+    obs_space = ObsSpace(
         entities={
             "Food": Entity(["color"]),
             "SnakeHead": Entity(["y", "x"]),
             "SnakeBody": Entity([]),
         }
     )
-    obs = envs.set_state(envs.get_state(), shown)
+    obs = envs.set_state(envs.get_state(), obs_space)
     lists = EnvList(MultiSnake, 6)
-    reset = lists.reset(shown)
+    reset = lists.reset(obs_space)
     assert list(obs.features) == list(reset.features)
     np.testing.assert_array_equal(
         obs.action_masks["move"].actors.values, reset.action_masks["move"].actors.values
@@ -350,7 +350,7 @@ def test_a_filter_shows_what_an_env_list_shows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "message"),
+    ("obs_space", "message"),
     [
         (ObsSpace(entities={"Mine": Entity(["x_pos"])}), "expected 'Vehicle', which acts, to be"),
         (ObsSpace(entities={"Vehicle": Entity(["z"])}), r"'Vehicle': expected .*, got \['z'\]"),
@@ -361,27 +361,30 @@ def test_a_filter_shows_what_an_env_list_shows() -> None:
         (ObsSpace(entities={"Car": Entity([])}), r"expected some of .*'Vehicle'.*, got 'Car'"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(shown: ObsSpace, message: str) -> None:
+def test_unsupported_filters_raise(obs_space: ObsSpace, message: str) -> None:
     with pytest.raises(InvalidObservation, match=message):
-        VecMinefield(3).reset(shown)
+        VecMinefield(3).reset(obs_space)
 
 
-def test_actions_that_do_not_fit_are_refused() -> None:
+def test_actions_of_wrong_number_or_label_raise() -> None:
     envs = VecMinefield(3)
-    shown, one = envs.obs_space(), np.ones(3, np.int64)
+    obs_space, ones = envs.obs_space(), np.ones(3, np.int64)
     with pytest.raises(EntityEnvError, match="act: call reset first"):
-        envs.act({"move": Ragged(one, one)}, shown)
+        envs.act({"move": Ragged(ones, ones)}, obs_space)
     with pytest.raises(EntityEnvError, match="get_state: call reset first"):
         envs.get_state()
-    envs.reset(shown)
+    envs.reset(obs_space)
     for chosen, message in [
-        ({"go": Ragged(one, one)}, r"expected \['move'\], got \['go'\]"),
-        ({"move": Ragged(one[:2], one[:2])}, r"expected 1 choices for each of 3 .*, got \[1, 1\]"),
-        ({"move": Ragged(one, np.array([2, 1, 0]))}, r"got \[2, 1, 0\]"),
-        ({"move": Ragged(3 * one, one)}, "expected choices from 0 to 2, got 3 to 3"),
+        ({"go": Ragged(ones, ones)}, r"expected \['move'\], got \['go'\]"),
+        (
+            {"move": Ragged(ones[:2], ones[:2])},
+            r"expected 1 choices for each of 3 .*, got \[1, 1\]",
+        ),
+        ({"move": Ragged(ones, np.array([2, 1, 0]))}, r"got \[2, 1, 0\]"),
+        ({"move": Ragged(3 * ones, ones)}, "expected choices from 0 to 2, got 3 to 3"),
     ]:
         with pytest.raises(InvalidAction, match=message):
-            envs.act(chosen, shown)
+            envs.act(chosen, obs_space)
     assert (envs.steps == 0).all(), "nothing moved"
     with pytest.raises(EntityEnvError, match="num_envs: expected at least 1, got 0"):
         VecMinefield(0)
@@ -394,7 +397,7 @@ def test_actions_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "plain"), [(VecMinefield, Minefield), (VecMultiSnake, MultiSnake)]
 )
-def test_environments_draw_themselves_and_say_what_code_they_are_of(make: Any, plain: Any) -> None:
+def test_environments_render_and_have_code_digests(make: Any, plain: Any) -> None:
     envs = make(2)
     envs.reset(envs.obs_space())
     pictures = envs.render(mode="rgb_array")

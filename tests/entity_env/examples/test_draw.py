@@ -23,7 +23,7 @@ from tests.entity_env.builders import random_choices
 
 
 @pytest.mark.parametrize("name", ENV_REGISTRY)
-def test_pictures_of_a_world_have_one_size_and_something_on_them(name: str) -> None:
+def test_pictures_have_a_constant_size_and_are_not_empty(name: str) -> None:
     """Videos and stacks of pictures need equal sizes, also at the end of an episode."""
     envs = EnvList(ENV_REGISTRY[name], 2)
     envs.seed(0)
@@ -44,7 +44,7 @@ def test_pictures_of_a_world_have_one_size_and_something_on_them(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ENV_REGISTRY)
-def test_text_is_short_and_other_modes_are_refused(name: str) -> None:
+def test_text_is_short_and_other_modes_raise(name: str) -> None:
     world: Any = ENV_REGISTRY[name]()
     world.seed(0)
     world.reset()
@@ -58,7 +58,7 @@ def test_text_is_short_and_other_modes_are_refused(name: str) -> None:
         world.render(mode="human")
 
 
-def test_text_shows_what_is_where() -> None:
+def test_text_has_marks_at_their_positions() -> None:
     hunt = TreasureHunt()
     hunt.reset()
     hunt.traps, hunt.treasures = [(-10, -10)], [(1, 0), (10, 10)]
@@ -74,7 +74,7 @@ def test_text_shows_what_is_where() -> None:
     assert xor.render(mode="text") == "two inputs, negate\n01\n 1"
 
 
-def test_what_leaves_the_picture_is_cut_off() -> None:
+def test_marks_are_clipped_at_the_border() -> None:
     field = Minefield()
     field.reset()
     shape = field.render().shape  # type: ignore[union-attr]

@@ -107,9 +107,7 @@ def play_on(match: Match, views: list[Observation], steps: int, seed: int) -> li
 @pytest.mark.parametrize("name", ENV_REGISTRY)
 @settings(max_examples=5)
 @given(seed=st.integers(0, 2**32), before=st.integers(0, 20), after=st.integers(1, 20))
-def test_a_restored_world_has_the_same_future(
-    name: str, seed: int, before: int, after: int
-) -> None:
+def test_restored_examples_continue_equally(name: str, seed: int, before: int, after: int) -> None:
     """A resumed run goes on in the middle of its episodes as if it had not been interrupted."""
     match = playable(name)
     match.seed(seed)
@@ -186,7 +184,7 @@ def test_sums_of_arrays_in_fortran_order_are_the_same_after_a_restore() -> None:
     assert restored.value.sum() == world.value.sum()
 
 
-def test_plain_state_refuses_a_set_that_would_have_another_order() -> None:
+def test_plain_state_of_a_set_with_another_order_raises() -> None:
     world, restored = Odd(), Odd()
     world.value = set(range(100))
     for i in range(100):
@@ -200,7 +198,7 @@ def test_plain_state_refuses_a_set_that_would_have_another_order() -> None:
     assert [*restored.value] == [*world.value]
 
 
-def test_plain_state_refuses_what_it_could_not_restore() -> None:
+def test_plain_state_of_unsupported_types_raises() -> None:
     world = Odd()
     world.value = [object()]
     with pytest.raises(TypeError, match="value: expected plain data, got object"):
@@ -250,7 +248,7 @@ def test_move_to_origin_rewards_coming_closer() -> None:
         ("10% left", "100% down", (-0.001, -0.01)),
     ],
 )
-def test_thrusters_do_what_their_labels_say(
+def test_thrusters_accelerate_by_their_labels(
     horizontal: str, vertical: str, velocity: tuple[float, float]
 ) -> None:
     env = MoveToOrigin()
@@ -260,7 +258,7 @@ def test_thrusters_do_what_their_labels_say(
 
 
 @pytest.mark.parametrize("bits", range(8))
-def test_xor_is_negated_on_demand(bits: int) -> None:
+def test_xor_is_negated_by_the_global_feature(bits: int) -> None:
     env = Xor()
     env.reset()
     env.bit1, env.bit2, env.negate = bits & 1, bits >> 1 & 1, bits >> 2
@@ -282,7 +280,7 @@ def test_only_arm_a_pays() -> None:
     assert [obs.done for obs in frames] == [False] * 31 + [True]
 
 
-def test_not_hotdog_shows_hotdogs_in_two_ways_and_pays_the_index() -> None:
+def test_not_hotdog_has_two_kinds_of_hotdogs_and_rewards_the_index() -> None:
     env = NotHotdog()
     seen = set()
     for seed in range(50):
@@ -301,7 +299,7 @@ def test_not_hotdog_shows_hotdogs_in_two_ways_and_pays_the_index() -> None:
     assert seen == {"Hotdog", "Object 0", "Object 1"}
 
 
-def test_count_pays_the_number_of_beans_which_is_always_allowed() -> None:
+def test_count_rewards_the_number_of_beans_which_is_always_allowed() -> None:
     env = Count()
     seen = set()
     for seed in range(100):
@@ -317,7 +315,7 @@ def test_count_pays_the_number_of_beans_which_is_always_allowed() -> None:
     assert seen == set(range(10))
 
 
-def test_count_keeps_to_its_first_choices() -> None:
+def test_count_respects_masked_choices() -> None:
     env = Count(masked_choices=3)
     for seed in range(30):
         env.seed(seed)
@@ -404,7 +402,7 @@ def test_duel_is_won_by_skill_from_either_side() -> None:
 
 
 @pytest.mark.slow
-def test_duel_between_equals_is_even() -> None:
+def test_duel_between_equal_policies_is_even() -> None:
     assert set(wins(focus_the_weakest, focus_the_weakest, 20)) == {0.5}
     # 150 games, standard deviation of the mean at most 0.5 / sqrt(150) = 0.04.
     assert abs(np.mean(wins(shoot_at_random, shoot_at_random, 150)) - 0.5) < 0.09
@@ -501,7 +499,7 @@ def test_all_balls_of_the_most_frequent_colour_are_worth_1() -> None:
     assert (obs.reward, obs.done) == (1.0, True), "nothing is left"
 
 
-def test_number_of_balls_is_drawn_on_demand() -> None:
+def test_number_of_balls_is_random_with_randomize() -> None:
     env = PickMatchingBalls(max_balls=5, randomize=True)
     env.seed(0)
     assert {env.reset().num_entities("Ball") for _ in range(50)} == {3, 4, 5}
@@ -518,7 +516,7 @@ def minefield(**kwargs: Any) -> Minefield:
     return env
 
 
-def test_vehicle_arrives() -> None:
+def test_vehicle_reaches_the_target() -> None:
     env = minefield()
     forward = by_label(env, move="move forward")
     obs = env.act(forward)
@@ -529,7 +527,7 @@ def test_vehicle_arrives() -> None:
     assert (obs.reward, obs.done) == (1.0, True)
 
 
-def test_vehicle_turns_and_a_mine_ends_its_way() -> None:
+def test_vehicle_turns_and_a_mine_ends_the_episode() -> None:
     env = minefield(translate=True)
     for turns in range(1, 5):
         obs = env.act(by_label(env, move="turn right"))
@@ -549,7 +547,7 @@ def test_vehicle_turns_and_a_mine_ends_its_way() -> None:
     assert obs.features["Vehicle"][0][2] == pytest.approx(2 * math.pi - math.pi / 8)
 
 
-def test_a_minefield_begins_with_room_and_ends_in_time() -> None:
+def test_minefield_keeps_clearance_and_ends_at_max_steps() -> None:
     env = Minefield(max_mines=30, max_steps=3, width=60.0)
     env.seed(0)
     for _ in range(30):
@@ -625,7 +623,7 @@ def test_snakes_stop_growing_and_win_at_full_length() -> None:
     assert (obs.reward, obs.done) == (pytest.approx(1 / 2 / 2), True)
 
 
-def test_snakes_of_players_and_of_time() -> None:
+def test_snakes_of_several_players_and_max_steps() -> None:
     env = snakes([[(0, 0)], [(5, 5)]], [(9, 8), (5, 6)], num_players=2, max_snake_length=2)
     obs = crawl(env, "up", "up")
     assert (obs.reward, obs.done) == (0.0, True), "the second player has won"
@@ -636,7 +634,7 @@ def test_snakes_of_players_and_of_time() -> None:
             MultiSnake(**wrong)
 
 
-def test_food_finds_the_last_free_cell_and_needs_one() -> None:
+def test_food_appears_on_a_free_cell_if_there_is_one() -> None:
     env = MultiSnake(board_size=2, num_snakes=1, max_snake_length=5)
     for cells, expected in [([(0, 0), (0, 1)], (1, 0)), ([(0, 0), (0, 1), (1, 0)], None)]:
         env.reset()
@@ -645,7 +643,7 @@ def test_food_finds_the_last_free_cell_and_needs_one() -> None:
         assert env.food[1:] == ([(*expected, 0)] if expected else [])
 
 
-def test_only_the_way_to_the_high_ground_is_safe() -> None:
+def test_only_the_high_ground_is_rewarded() -> None:
     env = FloorIsLava()
     ways = {(0, 1): "n", (1, 1): "ne", (1, 0): "e", (1, -1): "se"}
     ways |= {(0, -1): "s", (-1, -1): "sw", (-1, 0): "w", (-1, 1): "nw"}
@@ -685,7 +683,7 @@ def sweep(env: MineSweeper, *labels: str, fire: tuple[str, int] | None = None) -
     )
 
 
-def test_robots_defuse_what_is_adjacent() -> None:
+def test_robots_defuse_adjacent_mines() -> None:
     env = sweeper([(2, 2), (3, 3), (2, 4), (1, 3)], [(2, 3), (5, 5)])
     obs = sweep(env, "Defuse Mines", "Left")
     assert (obs.features["Mine"], obs.reward, obs.done) == ([], 1.0, True)
@@ -729,7 +727,7 @@ def test_orbital_cannon_fires_when_it_has_cooled_down() -> None:
 
 
 @pytest.mark.parametrize("cheat", [False, True])
-def test_rock_paper_scissors_hides_the_opponent_unless_one_cheats(cheat: bool) -> None:
+def test_rock_paper_scissors_hides_the_opponent_unless_cheat(cheat: bool) -> None:
     env = RockPaperScissors(cheat=cheat)
     env.seed(0)
     throws = ["rock", "paper", "scissors"]
@@ -748,7 +746,7 @@ def test_rock_paper_scissors_hides_the_opponent_unless_one_cheats(cheat: bool) -
     np.testing.assert_allclose(list(seen.values()), [500, 300, 200], atol=64)
 
 
-def test_a_squad_of_four_is_the_default_and_any_other_may_be_given() -> None:
+def test_squad_size_defaults_to_four() -> None:
     for squad in (1, 2, 6):
         world = Duel(squad)
         world.seed(0)
@@ -767,7 +765,7 @@ def test_a_squad_of_four_is_the_default_and_any_other_may_be_given() -> None:
         Duel(squad=0)
 
 
-def test_a_state_from_before_squads_had_a_size_goes_on_with_four() -> None:
+def test_old_states_without_squad_size_have_four_units() -> None:
     world = Duel()
     world.seed(0)
     world.reset()

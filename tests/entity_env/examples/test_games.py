@@ -27,7 +27,7 @@ def play(label: str) -> dict[str, Action]:
 
 @pytest.mark.parametrize("deal", list(permutations(range(3), 2)))
 @pytest.mark.parametrize("line", LINES)
-def test_kuhn_poker_pays_as_every_line_of_every_deal_says(deal: tuple[int, int], line: str) -> None:
+def test_kuhn_poker_rewards_of_all_games(deal: tuple[int, int], line: str) -> None:
     game = KuhnPoker(deal)
     frames = game.reset()
     for i, letter in enumerate(line):
@@ -54,7 +54,7 @@ def test_kuhn_poker_pays_as_every_line_of_every_deal_says(deal: tuple[int, int],
     assert frames[1].features["Card"] == [(other, True), (own, False)]
 
 
-def test_sides_of_kuhn_poker_see_who_begins_and_all_bets() -> None:
+def test_kuhn_poker_observations_have_the_first_side_and_all_bets() -> None:
     first, second = KuhnPoker((2, 0)).reset()
     assert (first.global_features, second.global_features) == ([True], [False])
     assert first.features["Card"] == [("king", True)]
@@ -76,7 +76,7 @@ def test_all_deals_of_kuhn_poker_are_equally_likely() -> None:
 
 
 @pytest.mark.parametrize("deal", [(1, 1), (0, 3), (0,), (0, 1, 2)])
-def test_deal_that_there_is_not_is_an_error(deal: Any) -> None:
+def test_invalid_deal_raises(deal: Any) -> None:
     with pytest.raises(EntityEnvError, match="deal: expected two different cards, 0 to 2, got"):
         KuhnPoker(deal)
 
@@ -91,7 +91,7 @@ PAYS = {
 
 @pytest.mark.parametrize("first", THROWS)
 @pytest.mark.parametrize("second", THROWS)
-def test_uneven_throws_pay_by_what_wins(first: str, second: str) -> None:
+def test_uneven_throws_pay_by_the_winning_throw(first: str, second: str) -> None:
     game = UnevenThrows()
     frames = game.reset()
     assert all([*frame.actions] == ["throw"] and not frame.done for frame in frames)

@@ -1,4 +1,4 @@
-"""Packages of extras that are not installed: one line with what to type."""
+"""Missing optional packages are reported with the install command."""
 
 import subprocess
 import sys
@@ -15,13 +15,13 @@ from entity_env.named_world import find_world
 ROOT = Path(__file__).parents[3]
 
 
-def test_extras_are_those_of_the_package() -> None:
+def test_extras_match_the_package_metadata() -> None:
     """`docs` and `dev` are for developers."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(EXTRAS) == set(project["optional-dependencies"]) - {"docs", "dev"}
 
 
-def test_adapters_without_gymnasium_say_what_to_type() -> None:
+def test_missing_gymnasium_is_reported_with_the_install_command() -> None:
     modules = ["from_gymnasium", "from_gymnasium_vector", "from_pettingzoo", "to_gymnasium"]
     code = "import sys, traceback\nsys.modules['gymnasium'] = None\n"
     for module in modules:
@@ -38,7 +38,7 @@ def test_adapters_without_gymnasium_say_what_to_type() -> None:
 
 
 @pytest.mark.parametrize(("extra", "modules"), EXTRAS.items())
-def test_every_module_of_an_extra_names_it(
+def test_missing_modules_name_their_extra(
     extra: str, modules: Sequence[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for module in modules:
@@ -51,7 +51,7 @@ def test_every_module_of_an_extra_names_it(
             find_world(f"{world}:World")
 
 
-def test_other_missing_modules_and_other_errors_stay_as_they_are() -> None:
+def test_unrelated_import_errors_are_unchanged() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module") as error, needs_extra():
         __import__("no_such_module")
     assert remedy(error.value) == ""

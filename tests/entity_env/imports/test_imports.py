@@ -45,7 +45,7 @@ def test_dir_lists_every_export_and_star_import_binds_them(package: ModuleType) 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_type_checkers_and_programs_get_each_name_from_the_same_module(package: ModuleType) -> None:
-    """Type checkers read imports that do not run; at run time a table says the same."""
+    """The imports for type checkers match the table used at run time."""
     tree = ast.parse(Path(package.__file__ or "").read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {alias.name: node.module for node in block.body for alias in node.names}  # type: ignore[attr-defined]
@@ -53,19 +53,19 @@ def test_type_checkers_and_programs_get_each_name_from_the_same_module(package: 
     assert {*package._module_of} - {"__version__"} == {*package.__all__}
 
 
-def test_functions_named_like_a_module_are_found() -> None:
+def test_exported_functions_named_like_a_module_are_importable() -> None:
     names = {f"{package.__name__}.{name}" for package, name in SHADOWED}
     assert names == {f"enn_trainer.{name}" for name in ("train", "command", "check_agent")}
 
 
 @pytest.mark.slow
-def test_a_function_wins_over_the_module_of_its_name_in_every_order() -> None:
-    """Importing a module binds it in its package, which must not hide the exported function."""
+def test_exported_function_takes_precedence_over_its_module() -> None:
+    """Importing the module must not replace the exported function."""
     in_new_process("".join(imports_in_every_order(*shadowed) for shadowed in SHADOWED))
 
 
 @pytest.mark.parametrize("function", ["enn_trainer.load_agent", "entity_env.check_env"])
-def test_a_function_wins_over_the_old_path_of_a_module_of_its_name(function: str) -> None:
+def test_exported_function_takes_precedence_over_a_moved_module(function: str) -> None:
     code = f"import warnings; warnings.simplefilter('ignore'); import {function}; "
     in_new_process(code + f"assert type({function}).__name__ == 'function'")
 
@@ -92,7 +92,7 @@ def imports_in_every_order(package: ModuleType, name: str) -> str:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_wrong_name_is_an_attribute_error_in_pythons_words(package: ModuleType) -> None:
+def test_unknown_name_raises_the_usual_attribute_error(package: ModuleType) -> None:
     name = package.__name__
     for wrong in ("nothing", "_nothing", "__nothing__"):
         with pytest.raises(AttributeError) as caught:
@@ -112,7 +112,7 @@ def test_modules_of_a_package_are_its_attributes() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_exports_and_packages_survive_pickling(package: ModuleType) -> None:
-    """Workers get functions of a program that name the packages it imports."""
+    """Pickled functions of a program refer to imported packages."""
     for name in package.__all__:
         value = getattr(package, name)
         if isinstance(value, type | FunctionType):

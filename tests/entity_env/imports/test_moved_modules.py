@@ -1,4 +1,4 @@
-"""Modules that moved are found under the paths that they had."""
+"""Moved modules are importable from their old paths."""
 
 import importlib
 import re
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 # A folder that moved gives a warning of its own, to whichever test is the first that imports it.
 @pytest.mark.filterwarnings("ignore:.* is now :DeprecationWarning")
 @pytest.mark.parametrize("old", MOVED)
-def test_an_old_path_gives_the_module_at_its_new_path_and_warns(old: str) -> None:
+def test_old_path_imports_the_moved_module_and_warns(old: str) -> None:
     sys.modules.pop(old, None)
     with warnings.catch_warnings():  # of its folder, if that moved as well
         warnings.simplefilter("ignore")
@@ -31,7 +31,7 @@ def test_an_old_path_gives_the_module_at_its_new_path_and_warns(old: str) -> Non
 
 
 @pytest.mark.parametrize("old", MOVED)
-def test_a_moved_module_has_left_its_old_place_and_is_at_its_new_one(old: str) -> None:
+def test_moved_modules_exist_only_at_their_new_path(old: str) -> None:
     assert MOVED[old] not in MOVED
     assert find_spec(MOVED[old]) is not None
     path = ROOT.joinpath(*old.split("."))
@@ -39,7 +39,7 @@ def test_a_moved_module_has_left_its_old_place_and_is_at_its_new_one(old: str) -
     assert not (path / "__init__.py").exists()
 
 
-def test_the_hook_is_installed_once() -> None:
+def test_import_hook_is_installed_once() -> None:
     before = list(sys.meta_path)
     install()
     assert sys.meta_path == before
@@ -55,7 +55,7 @@ def test_a_module_in_a_moved_folder_is_not_loaded_twice(monkeypatch: pytest.Monk
         del sys.modules[name]
 
 
-def test_the_entry_of_a_module_goes_before_that_of_its_folder(
+def test_entry_of_a_module_precedes_its_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(MOVED, "entity_env.models", "entity_env.adapters")
@@ -75,7 +75,7 @@ def test_a_missing_module_of_a_moved_folder_is_reported_with_its_new_path() -> N
         importlib.import_module("enn_trainer.ppo.rewards")
 
 
-def test_names_of_0_1_16_are_imported_from_their_old_modules() -> None:
+def test_names_of_0_1_16_are_importable_from_their_old_modules() -> None:
     for old in MOVED:
         sys.modules.pop(old, None)
     with pytest.warns(DeprecationWarning, match="is now"):

@@ -1,4 +1,4 @@
-"""Environments that note what they are told, and typed lines, for play by hand."""
+"""Environments that log their actions, and typed input, for tests of play by hand."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,11 +7,11 @@ from entity_env import Action, CategoricalAction, Environment, GlobalCategorical
 
 
 class Spied:
-    """Makes an environment and notes what it is told to do, and what it earns."""
+    """Factory of an environment that logs its actions."""
 
     def __init__(self, create_env: Callable[[], Environment | Match]) -> None:
         self.create_env = create_env
-        self.told: list[Any] = []
+        self.action_log: list[Any] = []
         self.closed = 0
 
     def __call__(self) -> Any:
@@ -19,7 +19,7 @@ class Spied:
         act, close = env.act, env.close
 
         def spied_act(actions: Any) -> Any:
-            self.told.append(actions)
+            self.action_log.append(actions)
             return act(actions)
 
         def spied_close() -> None:
@@ -30,8 +30,8 @@ class Spied:
         return env
 
     def names(self) -> Iterator[str]:
-        """What was chosen, in words, one actor after the other."""
-        for step in self.told:
+        """Yield the label or id of each choice, actor by actor."""
+        for step in self.action_log:
             for side in step if isinstance(step, list | tuple) else [step]:
                 for action in side.values():
                     yield from names_of(action)
@@ -46,7 +46,7 @@ def names_of(action: Action) -> list[str]:
 
 
 def typing(*lines: str | type[BaseException]) -> Callable[[str], str]:
-    """Types the lines, then there are no more."""
+    """Return an `ask` function that types the lines, then ends the input."""
     rest = iter(lines)
 
     def ask(prompt: str) -> str:

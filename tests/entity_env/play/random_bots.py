@@ -1,4 +1,4 @@
-"""Bots that make random choices in worlds with numbers and dependent actions."""
+"""Random bots for environments with continuous and autoregressive actions."""
 
 from collections.abc import Mapping
 from typing import Any

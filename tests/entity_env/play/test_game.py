@@ -41,21 +41,21 @@ CHOICE = re.compile(r"(?:^  |   )(\d+)\) (\S+(?: \S+)*)", re.MULTILINE)
 
 
 class Person:
-    """Types the numbers of legal choices that are listed; remembers their names."""
+    """Types the numbers of listed legal choices, and stores their names."""
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = np.random.default_rng(seed)
-        self.shown: list[str] = []
+        self.output: list[str] = []
         self.meant: list[str] = []
 
     def show(self, text: str) -> None:
-        self.shown.append(text)
+        self.output.append(text)
 
     def ask(self, prompt: str) -> str:
-        self.shown.append(prompt)
+        self.output.append(prompt)
         if "Enter" in prompt:
             return ""
-        listed = next(t for t in reversed(self.shown) if CHOICE.search(t))
+        listed = next(t for t in reversed(self.output) if CHOICE.search(t))
         choices = CHOICE.findall(listed)
         key, name = choices[self.rng.integers(len(choices))]
         self.meant.append(name)
@@ -76,7 +76,7 @@ INDEPENDENT = [
 
 
 @pytest.mark.parametrize("name", LISTED)
-def test_every_world_can_be_played_and_recorded(name: str, tmp_path: Path) -> None:
+def test_every_environment_can_be_played_and_recorded(name: str, tmp_path: Path) -> None:
     person, spied = Person(), Spied(ENV_REGISTRY[name])
     steps = 0
 
@@ -95,25 +95,25 @@ def test_every_world_can_be_played_and_recorded(name: str, tmp_path: Path) -> No
     assert len(names) > 0
     for got, expected in zip(names, meant, strict=True):
         assert expected == got or expected.endswith(f" {got}")
-    assert not [text for text in person.shown if "expected" in text or "could be" in text]
+    assert not [text for text in person.output if "expected" in text or "could be" in text]
     recording = Recording.open(path)
     assert recording.complete
-    assert len(list(recording.steps())) == len(spied.told)
+    assert len(list(recording.steps())) == len(spied.action_log)
     ended = [e for e in recording.episodes() if e.ending in ("terminated", "truncated")]
     returns = [e.episodic_reward for e in ended]
     assert returns == pytest.approx([r for episode in played for r in episode.returns])
 
 
 def actions_of(path: Path) -> list[dict[str, list[int]]]:
-    """What was recorded of every step."""
+    """Return the recorded actions of each step."""
     return [
         {name: chosen.values.tolist() for name, chosen in step.decisions.actions.items()}
         for step in Recording.open(path).steps()
     ]
 
 
-def test_recorded_choices_are_what_was_typed(tmp_path: Path) -> None:
-    """Also where several act, where not everything is legal, and where labels are numbers."""
+def test_recorded_choices_match_the_input(tmp_path: Path) -> None:
+    """Includes several actors, masks, and labels that are numbers."""
     path = tmp_path / "file"
 
     def sweeper() -> MineSweeper:
@@ -126,8 +126,8 @@ def test_recorded_choices_are_what_was_typed(tmp_path: Path) -> None:
         {"Move": [4, 4], "Fire Orbital Cannon": []},
         {"Move": [4, 4], "Fire Orbital Cannon": [6]},  # five mines, then the robots
     ]
-    assert spied.told[1]["Fire Orbital Cannon"].actees == [("Robot", 1)]
-    assert list(spied.told[1]["Move"].actors) == [("Robot", 0), ("Robot", 1)]
+    assert spied.action_log[1]["Fire Orbital Cannon"].actees == [("Robot", 1)]
+    assert list(spied.action_log[1]["Move"].actors) == [("Robot", 0), ("Robot", 1)]
     answer: list[str] = []
     world = Count()
 
@@ -140,28 +140,28 @@ def test_recorded_choices_are_what_was_typed(tmp_path: Path) -> None:
     assert [a["count"] for a in actions_of(tmp_path / "count")] == [[int(a)] for a in answer]
 
 
-def test_select_entity_gets_the_id_of_the_entity() -> None:
+def test_select_entity_action_has_the_entity_id() -> None:
     spied = Spied(PickTheMarked)
     play_by_hand(spied, typing("3"), nothing, episodes=1)
-    assert spied.told[0]["pick"].actees == [2]
+    assert spied.action_log[0]["pick"].actees == [2]
     spied = Spied(Duel)
     play_by_hand(spied, typing("1 2 3 4", "* 3", "* 3", "q"), nothing)
-    first, second = spied.told[0]
+    first, second = spied.action_log[0]
     assert (list(first["attack"].actors), first["attack"].actees) == ([0, 1, 2, 3], [4, 5, 6, 7])
     assert (list(second["attack"].actors), second["attack"].actees) == ([4, 5, 6, 7], [2] * 4)
 
 
-def test_bad_input_is_asked_again() -> None:
-    shown: list[str] = []
+def test_invalid_input_is_asked_again() -> None:
+    output: list[str] = []
     spied = Spied(TreasureHunt)
-    play_by_hand(spied, typing("nonsense", "99", "", "* ?", "1", "q"), shown.append, seed=0)
-    assert len(spied.told) == 1
-    assert sum("got 'nonsense'" in text for text in shown) == 1
-    assert sum("got nothing; ? for help" in text for text in shown) == 1
+    play_by_hand(spied, typing("nonsense", "99", "", "* ?", "1", "q"), output.append, seed=0)
+    assert len(spied.action_log) == 1
+    assert sum("got 'nonsense'" in text for text in output) == 1
+    assert sum("got nothing; ? for help" in text for text in output) == 1
 
 
 @pytest.mark.parametrize("ending", ["q", EOFError, KeyboardInterrupt])
-def test_quitting_in_the_middle_leaves_what_was_done(ending: Any, tmp_path: Path) -> None:
+def test_quitting_mid_episode_keeps_the_recorded_steps(ending: Any, tmp_path: Path) -> None:
     path, spied = tmp_path / "file", Spied(TreasureHunt)
     played = play_by_hand(spied, typing("1", "1", "2", ending), nothing, seed=0, record=path)
     assert played == []
@@ -174,8 +174,8 @@ def test_quitting_in_the_middle_leaves_what_was_done(ending: Any, tmp_path: Path
     assert [e.number for e in Recording.open(path).episodes()] == [0, 1]
 
 
-def test_every_step_can_be_read_before_the_next_is_typed(tmp_path: Path) -> None:
-    """So that nothing is lost by a kill at any time."""
+def test_each_step_is_flushed_before_the_next_input(tmp_path: Path) -> None:
+    """A killed process loses no step."""
     path = tmp_path / "file"
     counts: list[int] = []
 
@@ -193,30 +193,30 @@ def test_episodes_are_a_function_of_the_seed() -> None:
     def shown(seed: int) -> list[str]:
         person = Person()
         play_by_hand(Walk, person.ask, person.show, seed=seed, episodes=3)
-        return person.shown
+        return person.output
 
     assert shown(1) == shown(1)
     assert shown(1) != shown(2)
 
 
-def test_world_without_text_is_shown_as_a_table() -> None:
-    shown: list[str] = []
-    play_by_hand(Walk, typing(), shown.append, seed=3)
-    [table] = [text for text in shown if text.startswith("globals: clock 0")]
+def test_environment_without_text_rendering_is_shown_as_a_table() -> None:
+    output: list[str] = []
+    play_by_hand(Walk, typing(), output.append, seed=3)
+    [table] = [text for text in output if text.startswith("globals: clock 0")]
     assert re.search(r"^  Goal goal  x 0, y 1$", table, re.MULTILINE)
     assert re.search(r"^  Thing 0  x 0\.\d+$", table, re.MULTILINE)
 
 
-def test_world_that_refuses_to_render_is_shown_as_a_table() -> None:
-    """As adapted worlds do that were made without a way to show themselves."""
+def test_environment_with_failing_render_is_shown_as_a_table() -> None:
+    """Adapted environments created without a render mode raise."""
 
     class Refuses(Walk):
         def render(self, **kwargs: Any) -> Any:
             raise EntityEnvError("render: expected a world made with render_mode='ansi'")
 
-    shown: list[str] = []
-    play_by_hand(Refuses, typing(), shown.append, seed=3)
-    assert any(text.startswith("globals: clock 0") for text in shown)
+    output: list[str] = []
+    play_by_hand(Refuses, typing(), output.append, seed=3)
+    assert any(text.startswith("globals: clock 0") for text in output)
 
 
 def test_hidden_entities_are_not_shown() -> None:
@@ -226,14 +226,14 @@ def test_hidden_entities_are_not_shown() -> None:
             obs.actions, obs.visible = {}, {"Goal": [False]}
             return obs
 
-    shown: list[str] = []
-    play_by_hand(Hidden, typing(), shown.append, seed=3)
-    assert "Goal: none" in "\n".join(shown)
-    assert "goal" not in "\n".join(shown)
+    output: list[str] = []
+    play_by_hand(Hidden, typing(), output.append, seed=3)
+    assert "Goal: none" in "\n".join(output)
+    assert "goal" not in "\n".join(output)
 
 
-def test_end_of_an_episode_is_shown_before_the_next() -> None:
-    shown: list[str] = []
+def test_last_frame_of_an_episode_is_shown() -> None:
+    output: list[str] = []
 
     class Ends(TreasureHunt):
         def act(self, actions: Mapping[str, Action]) -> Observation:
@@ -244,10 +244,10 @@ def test_end_of_an_episode_is_shown_before_the_next() -> None:
         def render(self, **kwargs: Any) -> Any:
             return "the world"
 
-    played = play_by_hand(Ends, typing("1", "", "1"), shown.append)
+    played = play_by_hand(Ends, typing("1", "", "1"), output.append)
     assert [(e.returns, e.steps) for e in played] == [([0.5], 1), ([0.5], 1)]
-    assert any(text.startswith("episode 1 is over: 1 steps, return 0.5") for text in shown)
-    end, after = shown.index("\nthe world"), shown.index("\nepisode 2, step 0, return 0")
+    assert any(text.startswith("episode 1 is over: 1 steps, return 0.5") for text in output)
+    end, after = output.index("\nthe world"), output.index("\nepisode 2, step 0, return 0")
     assert end < after
 
 
@@ -265,7 +265,7 @@ def test_steps_without_a_choice_wait_for_enter() -> None:
 
 
 def uniform_agent(env: Environment | Match, value: float = 0.25) -> Agent:
-    """Finds all legal choices equally probable, and draws."""
+    """Agent that samples legal choices with equal probabilities."""
     spaces, rng = (env.obs_space(), env.action_space()), np.random.default_rng(0)
 
     def act(obs: Observation) -> tuple[dict[str, Action], float]:
@@ -284,50 +284,52 @@ def uniform_agent(env: Environment | Match, value: float = 0.25) -> Agent:
 
 
 @pytest.mark.parametrize("name", INDEPENDENT)
-def test_agent_gives_advice_in_every_world(name: str, tmp_path: Path) -> None:
+def test_agent_advises_in_every_environment(name: str, tmp_path: Path) -> None:
     cls, path = ENV_REGISTRY[name], tmp_path / "file"
-    shown: list[str] = []
+    output: list[str] = []
     lines = typing(*["*"] * 10)
 
     def ask(prompt: str) -> str:
         return "" if "Enter" in prompt else lines(prompt)
 
     agent = uniform_agent(cls())
-    play_by_hand(cls, ask, shown.append, seed=1, episodes=3, agent=agent, record=path)
-    assert "the agent expects 0.25" in shown
-    assert any("%" in text for text in shown)
+    play_by_hand(cls, ask, output.append, seed=1, episodes=3, agent=agent, record=path)
+    assert "the agent expects 0.25" in output
+    assert any("%" in text for text in output)
     for step in Recording.open(path).steps():
         check_probabilities(step.decisions)
 
 
 def test_agent_plays_the_other_sides(tmp_path: Path) -> None:
     path, spied = tmp_path / "file", Spied(Duel)
-    shown: list[str] = []
+    output: list[str] = []
     agent = uniform_agent(Duel())
-    play_by_hand(spied, typing("* 2", "* 2", "q"), shown.append, agent=agent, side=0, record=path)
-    assert len(spied.told) == 2
-    assert [step[0]["attack"].actees for step in spied.told] == [[5] * 4] * 2
-    assert len({actee for step in spied.told for actee in step[1]["attack"].actees}) > 1
-    said = [text for text in shown if text.startswith("side 1, the agent: attack Enemy ")]
+    play_by_hand(spied, typing("* 2", "* 2", "q"), output.append, agent=agent, side=0, record=path)
+    assert len(spied.action_log) == 2
+    assert [step[0]["attack"].actees for step in spied.action_log] == [[5] * 4] * 2
+    assert len({actee for step in spied.action_log for actee in step[1]["attack"].actees}) > 1
+    said = [text for text in output if text.startswith("side 1, the agent: attack Enemy ")]
     assert len(said) >= 2
-    for step, told in zip(Recording.open(path).steps(), spied.told, strict=True):
-        assert step.decisions.actions["attack"][1].values.tolist() == told[1]["attack"].actees
+    for step, step_actions in zip(Recording.open(path).steps(), spied.action_log, strict=True):
+        assert (
+            step.decisions.actions["attack"][1].values.tolist() == step_actions[1]["attack"].actees
+        )
         assert step.decisions.by_hand["attack"].values.tolist() == [True] * 4 + [False] * 4
         check_probabilities(step.decisions)
 
 
 def test_one_person_plays_all_sides_in_turn() -> None:
-    shown: list[str] = []
+    output: list[str] = []
     spied = Spied(Bidding)
-    played = play_by_hand(spied, typing("1", "2", "3", "2", "1", "1"), shown.append, episodes=1)
+    played = play_by_hand(spied, typing("1", "2", "3", "2", "1", "1"), output.append, episodes=1)
     assert [episode.returns for episode in played] == [[1.0, 1.0]]
-    assert [[side["bid"].labels for side in step] for step in spied.told] == [
+    assert [[side["bid"].labels for side in step] for step in spied.action_log] == [
         [["0"], ["1"]],
         [["2"], ["1"]],
         [["0"], ["0"]],
     ]
-    assert shown.count("side 0") == shown.count("side 1") == 3
-    assert any("was cut off" in text and "return 1, 1" in text for text in shown)
+    assert output.count("side 0") == output.count("side 1") == 3
+    assert any("was cut off" in text and "return 1, 1" in text for text in output)
 
 
 @pytest.mark.parametrize("side", [-1, 2, 1])
@@ -350,7 +352,7 @@ def test_recording_needs_probabilities_from_an_agent(tmp_path: Path) -> None:
         play_by_hand(CherryPick, typing("1"), nothing, agent=act, record=tmp_path / "file")
 
 
-def test_returns_of_the_recording_are_those_that_were_shown(tmp_path: Path) -> None:
+def test_recorded_returns_match_the_displayed_ones(tmp_path: Path) -> None:
     person = Person(3)
     played = play_by_hand(
         CherryPick, person.ask, person.show, seed=4, episodes=2, record=tmp_path / "file"
@@ -366,8 +368,8 @@ def menu(
     """A menu of labels; those in `illegal` come last."""
     choices = [(label, "") for label in (*labels, *illegal)]
     legal = np.array([[True] * len(labels) + [False] * len(illegal)] * actors)
-    given = None if probs is None else np.array([probs] * actors, dtype=np.float32)
-    return Menu([f"move, Robot {i}" for i in range(actors)], choices, legal, given)
+    advice = None if probs is None else np.array([probs] * actors, dtype=np.float32)
+    return Menu([f"move, Robot {i}" for i in range(actors)], choices, legal, advice)
 
 
 MOVES = menu("Up", "Down", "Left", "Leap", "Defuse Mines", actors=3, illegal=("Right",))
@@ -382,7 +384,7 @@ TARGETS = Menu(
 @pytest.mark.parametrize(
     ("asked", "text", "choice"), [(MOVES, "1", 0), (MOVES, "5", 4), (TARGETS, "4", 3)]
 )
-def test_number_is_that_of_the_list(asked: Menu, text: str, choice: int) -> None:
+def test_typed_number_selects_the_listed_choice(asked: Menu, text: str, choice: int) -> None:
     assert asked.find(text, 0) == choice
 
 
@@ -398,7 +400,7 @@ def test_number_is_that_of_the_list(asked: Menu, text: str, choice: int) -> None
         (menu(*[f"l{i}" for i in range(20)]), "x", "expected 1 to 20"),
     ],
 )
-def test_bad_input_is_a_message_of_one_line(asked: Menu, text: str, message: str) -> None:
+def test_invalid_input_gives_a_one_line_message(asked: Menu, text: str, message: str) -> None:
     with pytest.raises(ValueError, match="expected") as caught:
         asked.find(text, 0)
     assert message in str(caught.value)
@@ -407,10 +409,10 @@ def test_bad_input_is_a_message_of_one_line(asked: Menu, text: str, message: str
 
 def ask_menu(asked: Menu, *typed: str) -> tuple[list[int], list[str]]:
     lines = iter(typed)
-    shown: list[str] = []
-    chosen = asked.ask("move", lambda prompt: next(lines), shown.append)
+    output: list[str] = []
+    chosen = asked.ask("move", lambda prompt: next(lines), output.append)
     assert next(lines, None) is None
-    return chosen, shown
+    return chosen, output
 
 
 def test_actors_are_asked_one_by_one_or_several_at_once() -> None:
@@ -423,31 +425,31 @@ def test_actors_are_asked_one_by_one_or_several_at_once() -> None:
     assert ask_menu(menu("Up", actors=0))[0] == []
 
 
-def test_number_means_the_same_for_every_actor() -> None:
+def test_choices_have_equal_numbers_for_all_actors() -> None:
     two = Menu(["a", "b"], [(x, "") for x in "uvw"], np.array([[1, 1, 1], [0, 0, 1]]) > 0, None)
     assert ask_menu(two, "* 3")[0] == [2, 2]
     assert ask_menu(two, "* 1", "3 3")[0] == [2, 2]
 
 
-def test_bad_input_of_a_menu_is_asked_again_and_changes_nothing() -> None:
+def test_invalid_menu_input_is_asked_again_without_effect() -> None:
     two = menu("Up", "Down", actors=2)
-    chosen, shown = ask_menu(two, "x", "1 2 1", "* x", "1 x", "", "*", "2", "1")
+    chosen, output = ask_menu(two, "x", "1 2 1", "* x", "1 x", "", "*", "2", "1")
     assert chosen == [1, 0]
-    lists = [text for text in shown if "\n" in text]
-    complaints = [text for text in shown if "\n" not in text]
+    lists = [text for text in output if "\n" in text]
+    complaints = [text for text in output if "\n" not in text]
     assert len(lists) == 2
     assert len(complaints) == 6
     assert "expected at most 2 choices, got 1 2 1" in complaints[1]
     assert "got nothing; ? for help" in complaints[4]
 
 
-def test_nothing_takes_the_most_probable_choice_of_the_agent() -> None:
+def test_empty_input_selects_the_most_probable_choice() -> None:
     choices = [("a", ""), ("b", "")]
     probs = np.array([[0.2, 0.8], [0.6, 0.4]], dtype=np.float32)
     two = Menu(["move, Robot 0", "move, Robot 1"], choices, probs > 0, probs)
-    chosen, shown = ask_menu(two, "", "")
+    chosen, output = ask_menu(two, "", "")
     assert chosen == [1, 0]
-    assert shown[0] == "move, Robot 0:\n  1) a  20.0%   2) b  80.0% <- Enter"
+    assert output[0] == "move, Robot 0:\n  1) a  20.0%   2) b  80.0% <- Enter"
     assert ask_menu(two, "*")[0] == [1, 0]
     assert ask_menu(two, "1 1")[0] == [0, 0]
 
@@ -460,13 +462,13 @@ def test_illegal_choice_is_never_the_most_probable() -> None:
 
 def test_help_and_quitting() -> None:
     lines = iter(["?", " q "])
-    shown: list[str] = []
+    output: list[str] = []
     with pytest.raises(Quit):
-        ask_line("> ", lambda prompt: next(lines), shown.append)
-    assert shown == [HELP]
+        ask_line("> ", lambda prompt: next(lines), output.append)
+    assert output == [HELP]
 
 
-def test_long_lists_are_broken_and_features_stand_alone() -> None:
+def test_long_menus_wrap_and_features_get_separate_lines() -> None:
     lines = menu(*[f"label{i}" for i in range(30)]).listed(0).split("\n")
     assert max(map(len, lines)) <= 84
     assert len(lines) < 9
@@ -474,8 +476,8 @@ def test_long_lists_are_broken_and_features_stand_alone() -> None:
     assert "5) Defuse Mines" in MOVES.listed(0)
 
 
-def test_what_a_person_plays_is_recorded_with_who_is_who(tmp_path: Path) -> None:
-    """So that memory can learn from it."""
+def test_played_episodes_are_recorded_with_entity_identity(tmp_path: Path) -> None:
+    """Networks with memory can learn from the recording."""
     play_by_hand(Shells, lambda _: "1", nothing, seed=1, episodes=2, record=tmp_path / "file")
     for episode in Recording.open(tmp_path / "file").episodes():
         obs = episode.decisions.obs

@@ -1,4 +1,4 @@
-"""Numbers and dependent actions by hand: the world gets what was typed, and only what is taken."""
+"""Continuous and autoregressive actions in play by hand."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import Bot, ContinuousActionSpace, EnvList, InvalidAction
-from entity_env.actions.chains import is_taken
+from entity_env.actions.chains import has_choice
 from entity_env.play.bots import SideBots
 from entity_env.play.game import play_by_hand
 from entity_env.play.hand import Hand
@@ -26,20 +26,20 @@ CHOICE = re.compile(r"(?:^  |   )(\d+)\) ", re.MULTILINE)
 
 
 class Person:
-    """Types legal choices, as they are listed; numbers in any order, and exactly in float32."""
+    """Types listed legal choices, and exact float32 numbers in any order."""
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = np.random.default_rng(seed)
-        self.shown: list[str] = []
+        self.output: list[str] = []
         self.meant: list[dict[str, float]] = []
 
     def show(self, text: str) -> None:
-        self.shown.append(text)
+        self.output.append(text)
 
     def ask(self, prompt: str) -> str:
         if "Enter" in prompt:
             return ""
-        listed = self.shown[-1]
+        listed = self.output[-1]
         if not (numbers := NUMBER.findall(listed)):
             return str(self.rng.choice(CHOICE.findall(listed)))
         meant = {}
@@ -53,13 +53,13 @@ class Person:
 
 
 @pytest.mark.parametrize("world", [Targets, Camp])
-def test_worlds_get_exactly_what_was_typed(world: Any) -> None:
+def test_environment_receives_the_typed_actions(world: Any) -> None:
     person, spied = Person(1), Spied(world)
     played = play_by_hand(spied, person.ask, person.show, seed=1, episodes=3)
     assert [one.steps for one in played] == [10] * 3
-    assert not [text for text in person.shown if "expected" in text]
+    assert not [text for text in person.output if "expected" in text]
     got = []
-    for actions in spied.told:
+    for actions in spied.action_log:
         for name in ("aim", "mean", "force", "price"):
             action: Any = actions.get(name)
             rows = [] if action is None else np.atleast_2d(action.values).tolist()
@@ -67,8 +67,8 @@ def test_worlds_get_exactly_what_was_typed(world: Any) -> None:
     assert got == person.meant
 
 
-def test_a_single_number_needs_no_name_and_bad_numbers_are_asked_again() -> None:
-    shown: list[str] = []
+def test_single_number_needs_no_name_and_invalid_input_is_asked_again() -> None:
+    output: list[str] = []
     spied = Spied(Targets)
     bad = [
         "x=2 free=0",
@@ -81,25 +81,25 @@ def test_a_single_number_needs_no_name_and_bad_numbers_are_asked_again() -> None
         "x=0 x=1",
     ]
     lines = [*bad, "* free=7 x=0.25", "* 1", "mean=3", "3.5", "q"]
-    play_by_hand(spied, typing(*lines), shown.append, seed=5)
-    complaints = [text for text in shown if "; ? for help" in text or "at most" in text]
+    play_by_hand(spied, typing(*lines), output.append, seed=5)
+    complaints = [text for text in output if "; ? for help" in text or "at most" in text]
     assert len(complaints) == len(bad) + 1
     assert "expected numbers within their bounds, got x=2, which is not from" in complaints[0]
     assert "expected x=NUMBER free=NUMBER, got 'x=0'" in complaints[1]
     assert complaints[-1].startswith("mean: expected m=NUMBER, got 'mean=3'")
     assert not any("\n" in text for text in complaints)
-    assert (spied.told[0]["aim"].values == np.float32([0.25, 7])).all()
-    assert spied.told[0]["mean"].of("m") == 3.5
+    assert (spied.action_log[0]["aim"].values == np.float32([0.25, 7])).all()
+    assert spied.action_log[0]["mean"].of("m") == 3.5
 
 
-def test_all_remaining_actors_can_get_the_same_numbers() -> None:
+def test_star_applies_numbers_to_all_remaining_actors() -> None:
     spied = Spied(Targets)
     play_by_hand(spied, typing("* x=0.25 free=-1", "* 2", "m=4", "q"), lambda text: None, seed=5)
-    assert (spied.told[0]["aim"].values == np.float32([0.25, -1])).all()
+    assert (spied.action_log[0]["aim"].values == np.float32([0.25, -1])).all()
 
 
 def advising(world: Any) -> Callable[[Any], Any]:
-    """Advises random choices, with equal probabilities of all that is listed."""
+    """Agent that advises random choices with equal probabilities."""
     rng = np.random.default_rng(0)
     spaces = world().obs_space(), world().action_space()
 
@@ -115,41 +115,41 @@ def advising(world: Any) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("world", [Targets, Camp])
-def test_enter_takes_the_advice_as_far_as_it_is_known(world: Any) -> None:
+def test_enter_accepts_known_advice(world: Any) -> None:
     spied, advised = Spied(world), []
     agent = advising(world)
 
     def noted(obs: Any) -> Any:
-        found = agent(obs)
-        advised.append(found[0])
-        return found
+        advice = agent(obs)
+        advised.append(advice[0])
+        return advice
 
     play_by_hand(spied, lambda prompt: "*", lambda text: None, agent=noted, episodes=2)
-    for told, wanted in zip(spied.told, advised, strict=True):
-        assert told.keys() == wanted.keys()
-        for name, action in told.items():
+    for step_actions, wanted in zip(spied.action_log, advised, strict=True):
+        assert step_actions.keys() == wanted.keys()
+        for name, action in step_actions.items():
             assert [*action.chosen] == [*wanted[name].chosen]
 
 
-def test_advice_on_a_part_is_shown_after_the_advised_choice_alone() -> None:
+def test_advice_on_autoregressive_actions_requires_the_advised_parent() -> None:
     person = Person(2)
     play_by_hand(Camp, person.ask, person.show, agent=advising(Camp), episodes=4)
-    menus = [text for text in person.shown if text.startswith("whom, Medic")]
+    menus = [text for text in person.output if text.startswith("whom, Medic")]
     assert {"<- Enter" in text for text in menus} == {True, False}
-    assert not any("nan" in text for text in person.shown)
-    prices = [text for text in person.shown if text.startswith("price:")]
+    assert not any("nan" in text for text in person.output)
+    prices = [text for text in person.output if text.startswith("price:")]
     assert {"<- Enter" in text for text in prices} == {True, False}
 
 
 class Calm(Bot):
-    """Rests, and does not trade; aims at nothing."""
+    """Bot that rests and does not trade."""
 
     def act(self, observation: Any) -> dict[str, Any]:
         return {name: mask for name, mask in observation.actions.items() if name == "nothing"}
 
 
 @pytest.mark.parametrize(("world", "bot"), [(Camp, Lucky), (Targets, LuckyArcher)])
-def test_bots_advise_numbers_and_parts(world: Any, bot: type[Bot]) -> None:
+def test_bots_advise_continuous_and_autoregressive_actions(world: Any, bot: type[Bot]) -> None:
     spied = Spied(world)
     played = play_by_hand(spied, lambda prompt: "*", lambda text: None, agent=bot, episodes=2)
     assert [one.steps for one in played] == [10, 10]
@@ -172,15 +172,17 @@ def test_bots_advise_numbers_and_parts(world: Any, bot: type[Bot]) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.sampled_from([Camp, Targets]))
-def test_hands_ask_for_what_is_taken_and_stay_legal(seed: int, share: float, world: Any) -> None:
+def test_waiting_actors_are_controlled_and_choices_stay_legal(
+    seed: int, share: float, world: Any
+) -> None:
     rng = np.random.default_rng(seed)
     envs = EnvList(world, 3)
     envs.seed(seed)
     obs, space = envs.reset(envs.obs_space()), envs.action_space()
-    others = random_choices(obs, space, rng)
+    defaults = random_choices(obs, space, rng)
     everyone = rng.random() < share
-    taken = {name: np.full(len(rows.values), everyone) for name, rows in others.items()}
-    hand = Hand(obs, space, taken, others)
+    controlled = {name: np.full(len(rows.values), everyone) for name, rows in defaults.items()}
+    hand = Hand(obs, space, controlled, defaults)
     for _ in range(200):
         if not (waiting := list(hand.waiting())):
             break
@@ -190,16 +192,16 @@ def test_hands_ask_for_what_is_taken_and_stay_legal(seed: int, share: float, wor
     actions, by_hand = hand.fill()
     envs.act(actions, envs.obs_space())  # which checks them
     for name, rows in actions.items():
-        assert (by_hand[name].values == (is_taken(rows.values) & everyone)).all()
+        assert (by_hand[name].values == (has_choice(rows.values) & everyone)).all()
 
 
-def test_another_choice_undoes_what_depends_on_it() -> None:
+def test_changed_choice_discards_dependent_choices() -> None:
     envs = EnvList(Camp, 1)
     envs.seed(3)
     obs, space = envs.reset(envs.obs_space()), envs.action_space()
-    others = random_choices(obs, space, np.random.default_rng(0))
-    taken = {name: np.ones(len(rows.values), np.bool_) for name, rows in others.items()}
-    hand = Hand(obs, space, taken, others)
+    defaults = random_choices(obs, space, np.random.default_rng(0))
+    controlled = {name: np.ones(len(rows.values), np.bool_) for name, rows in defaults.items()}
+    hand = Hand(obs, space, controlled, defaults)
     hand.choose("trade", 0, 2)
     assert ("price", 0) in list(hand.waiting())
     hand.choose("price", 0, [2.5])
@@ -217,7 +219,7 @@ def test_another_choice_undoes_what_depends_on_it() -> None:
     assert ("price", 0) in list(hand.waiting())
 
 
-def test_mean_deviation_and_range_are_those_of_draws() -> None:
+def test_mean_deviation_and_range_match_samples() -> None:
     space = ContinuousActionSpace({"a": (-1.0, 3.0), "b": (-np.inf, np.inf), "c": (0.0, 1e6)})
     envs = EnvList(Targets, 1)
     envs.seed(0)
@@ -230,16 +232,18 @@ def test_mean_deviation_and_range_are_those_of_draws() -> None:
     rows = (Ragged(x, np.array([1])) for x in (low, high))
     mask = VecContinuousActionMask(Ragged(np.array([0]), np.array([1])), *rows)
     parameters = np.hstack([mean, log_std])
-    found = space.shown(parameters, mask, np.zeros((1, 3), np.float32)).reshape(3, 4)
+    statistics = space.shown(parameters, mask, np.zeros((1, 3), np.float32)).reshape(3, 4)
     z = mean + np.exp(log_std) * rng.standard_normal((400_000, 3))
     y = 1 / (1 + np.exp(-z))
     draws = np.where(np.isfinite(low), np.where(np.isfinite(low), low, 0) * (1 - y) + high * y, z)
     draws[:, 1] = z[:, 1]
     scale = draws.std(axis=0)
-    assert (np.abs(found[:, 0] - draws.mean(axis=0)) < 0.01 * scale).all()
-    np.testing.assert_allclose(found[:, 1], scale, rtol=0.01)
+    assert (np.abs(statistics[:, 0] - draws.mean(axis=0)) < 0.01 * scale).all()
+    np.testing.assert_allclose(statistics[:, 1], scale, rtol=0.01)
     for column, share in ((2, 0.05), (3, 0.95)):
-        assert (np.abs(found[:, column] - np.quantile(draws, share, axis=0)) < 0.02 * scale).all()
+        assert (
+            np.abs(statistics[:, column] - np.quantile(draws, share, axis=0)) < 0.02 * scale
+        ).all()
     # A uniform distribution, and one of nobody.
     parameters[:, 3:] = np.inf
     uniform = space.shown(parameters, mask, np.zeros((1, 3), np.float32)).reshape(3, 4)

@@ -1,4 +1,4 @@
-"""Recordings: what is written comes back, whatever happens to the writer or to the file."""
+"""Recordings round-trip, also after a crash of the writer or damage to the file."""
 
 import contextlib
 import functools
@@ -37,7 +37,12 @@ from entity_env.examples import Duel, Minefield
 from entity_env.recording.entity_gym_samples import open_entity_gym_samples
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.record import RecordingVecEnv, end_before, recording_header
-from entity_env.recording.recording_format import Decisions, RecordingError, Step, framed
+from entity_env.recording.recording_format import (
+    RecordedFrames,
+    RecordedStep,
+    RecordingError,
+    framed,
+)
 from entity_env.vec.variation import Variation
 from tests.entity_env.builders import (
     ROOT,
@@ -100,7 +105,7 @@ def outcomes(episodes: list[Episode]) -> list[tuple[int, Any]]:
 
 @pytest.mark.slow
 @given(worlds(numbers=True), st.integers(1, 3), st.integers(0, 2**32))
-def test_what_was_seen_and_done_comes_back(world: World, subsample: int, seed: int) -> None:
+def test_frames_and_choices_round_trip(world: World, subsample: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     replay = Replay(world)
     with tempfile.TemporaryDirectory() as folder:
@@ -128,7 +133,7 @@ def test_what_was_seen_and_done_comes_back(world: World, subsample: int, seed: i
     assert recording.complete
     assert len(steps) == 3
     for step, seen, did, outcome in zip(steps, replay.shown, done, replay.shown[1:], strict=False):
-        whole = Decisions(seen.take(np.arange(len(envs))), *did[:3], drawn=did[3])
+        whole = RecordedFrames(seen.take(np.arange(len(envs))), *did[:3], drawn=did[3])
         assert_same(step.decisions, whole.take(step.kept))
         for name in ("reward", "terminated", "truncated", "final"):
             assert_same(getattr(step, name), getattr(outcome, name))
@@ -148,25 +153,25 @@ def logits_of(obs: VecObs, name: str, space: ActionSpace) -> Ragged:
     return Ragged(np.full(shape, 0.5, dtype=np.float32), mask.actors.lengths)
 
 
-def check_episode(episode: Episode, steps: list[Step]) -> None:
+def check_episode(episode: Episode, steps: list[RecordedStep]) -> None:
     """An episode is the steps with its number, of one environment, and nothing else."""
-    own = [(s, int(row)) for s in steps for row in np.flatnonzero(s.episode == episode.number)]
-    assert {row for _, row in own} == {episode.env}
-    assert episode.rewards.tolist() == [s.reward[row] for s, row in own]
-    kept = [(s, s.kept.tolist().index(row)) for s, row in own if row in s.kept]
-    assert episode.steps.tolist() == [s.step[s.kept[k]] for s, k in kept]
-    for i, (step, k) in enumerate(kept):
+    part = [(s, int(row)) for s in steps for row in np.flatnonzero(s.episode == episode.number)]
+    assert {row for _, row in part} == {episode.env}
+    assert episode.rewards.tolist() == [s.reward[row] for s, row in part]
+    indices = [(s, s.kept.tolist().index(row)) for s, row in part if row in s.kept]
+    assert episode.steps.tolist() == [s.step[s.kept[k]] for s, k in indices]
+    for i, (step, k) in enumerate(indices):
         features = {n: f[i] for n, f in episode.decisions.obs.features.items()}
         assert_same(features, {n: f[k] for n, f in step.decisions.obs.features.items()})
         actions = {n: a[i] for n, a in episode.decisions.actions.items()}
         assert_same(actions, {n: a[k] for n, a in step.decisions.actions.items()})
-    last, row = own[-1]
-    assert [bool(s.terminated[r] or s.truncated[r]) for s, r in own[:-1]] == [False] * len(own[:-1])
+    last, row = part[-1]
+    assert not any(s.terminated[r] or s.truncated[r] for s, r in part[:-1])
     assert (episode.ending == "truncated") == last.truncated[row] == (episode.final is not None)
     assert (episode.ending == "terminated") == last.terminated[row]
 
 
-def test_returns_are_those_of_the_metrics(tmp_path: Path) -> None:
+def test_recorded_returns_equal_the_metrics(tmp_path: Path) -> None:
     """The reward of a step belongs to the episode that the choice was made in."""
     envs = RecordingVecEnv(AddMetricsWrapper(EnvList(Walk, 4)), tmp_path / "file")
     frames = play(envs, 20)[1:]
@@ -183,7 +188,7 @@ def test_returns_are_those_of_the_metrics(tmp_path: Path) -> None:
     )
 
 
-def test_truncated_episodes_carry_their_last_observation(tmp_path: Path) -> None:
+def test_truncated_episodes_have_their_last_observation(tmp_path: Path) -> None:
     record(tmp_path / "file", 30, 9)
     episodes = list(Recording.open(tmp_path / "file").episodes())
     assert {e.ending for e in episodes} == {"terminated", "truncated", "unfinished"}
@@ -193,11 +198,11 @@ def test_truncated_episodes_carry_their_last_observation(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_sub_sample_keeps_all_returns_and_the_same_frames(tmp_path: Path) -> None:
+def test_subsamples_have_all_returns_and_the_same_frames(tmp_path: Path) -> None:
     record(tmp_path / "all", 60)
     record(tmp_path / "some", 60, subsample=3)
     record(tmp_path / "others", 60, subsample=3, seed=1)
-    whole, some, others = (
+    whole, some, other_seed = (
         list(Recording.open(tmp_path / name).episodes()) for name in ("all", "some", "others")
     )
     assert outcomes(some) == outcomes(whole)
@@ -206,12 +211,12 @@ def test_a_sub_sample_keeps_all_returns_and_the_same_frames(tmp_path: Path) -> N
         assert part.number == episode.number
         assert_same(part.decisions.obs.features, episode.decisions.take(part.steps).obs.features)
         assert_same(part.decisions.actions, episode.decisions.take(part.steps).actions)
-    kept = sum(len(e.decisions) for e in some)
-    assert 50 < kept < 110, "about 80 of 240"
-    assert [e.steps.tolist() for e in some] != [e.steps.tolist() for e in others]
+    num_frames = sum(len(e.decisions) for e in some)
+    assert 50 < num_frames < 110, "about 80 of 240"
+    assert [e.steps.tolist() for e in some] != [e.steps.tolist() for e in other_seed]
 
 
-def test_an_episode_left_by_a_reset_is_unfinished(tmp_path: Path) -> None:
+def test_episodes_ended_by_a_reset_are_unfinished(tmp_path: Path) -> None:
     envs = RecordingVecEnv(EnvList(Tiny, 2), tmp_path / "file")
     play(envs, 1)
     play(envs, 2)
@@ -225,8 +230,8 @@ def test_an_episode_left_by_a_reset_is_unfinished(tmp_path: Path) -> None:
     ]
 
 
-def test_a_reset_numbers_episodes_as_a_file_that_is_continued_does(tmp_path: Path) -> None:
-    """Those that began in the last step, and have none, leave no gap."""
+def test_episode_numbers_after_a_reset_have_no_gap(tmp_path: Path) -> None:
+    """Episodes that began in the last step, without a step of their own, leave no gap."""
     envs = RecordingVecEnv(EnvList(Tiny, 2), tmp_path / "reset")
     for _ in range(2):
         play(envs, 2)
@@ -237,7 +242,7 @@ def test_a_reset_numbers_episodes_as_a_file_that_is_continued_does(tmp_path: Pat
         assert numbers == [*range(len(numbers))]
 
 
-def test_a_step_can_be_read_as_soon_as_it_is_taken(tmp_path: Path) -> None:
+def test_steps_can_be_read_immediately(tmp_path: Path) -> None:
     envs = RecordingVecEnv(EnvList(Tiny, 2), tmp_path / "file")
     obs, rng = envs.reset(envs.obs_space()), np.random.default_rng(0)
     for count in range(3):
@@ -248,7 +253,7 @@ def test_a_step_can_be_read_as_soon_as_it_is_taken(tmp_path: Path) -> None:
     envs.close()
 
 
-def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_errors_of_a_full_disk_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     envs = RecordingVecEnv(EnvList(Tiny, 2), path)
     obs, rng = envs.reset(envs.obs_space()), np.random.default_rng(0)
@@ -264,7 +269,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     assert len(list(Recording.open(path).steps())) == 1
 
 
-def test_recording_changes_nothing(tmp_path: Path) -> None:
+def test_recording_does_not_change_the_frames(tmp_path: Path) -> None:
     for got, expected in zip(
         record(tmp_path / "file", 12), play(EnvList(Walk, 4), 12), strict=True
     ):
@@ -310,7 +315,7 @@ def test_a_killed_writer_leaves_all_complete_steps_and_can_be_continued(tmp_path
 
 
 @pytest.mark.slow
-def test_a_file_cut_anywhere_reads_up_to_the_cut_and_can_be_continued(tmp_path: Path) -> None:
+def test_truncated_files_can_be_read_and_continued(tmp_path: Path) -> None:
     path, cut = tmp_path / "file", tmp_path / "cut"
     ends = []
     for steps in range(4):  # as many files, each a prefix of the next
@@ -340,7 +345,7 @@ def test_a_file_cut_anywhere_reads_up_to_the_cut_and_can_be_continued(tmp_path: 
 
 
 @pytest.mark.slow
-def test_no_byte_can_change_unnoticed(tmp_path: Path) -> None:
+def test_every_changed_byte_is_detected(tmp_path: Path) -> None:
     path, damaged = tmp_path / "file", tmp_path / "damaged"
     record_tiny(path, 1)
     data = path.read_bytes()
@@ -353,8 +358,8 @@ def test_no_byte_can_change_unnoticed(tmp_path: Path) -> None:
             list(Recording.open(damaged).steps())
 
 
-def test_damage_is_located_and_never_cut_off(tmp_path: Path) -> None:
-    """A damaged length must not pass for a torn tail: continuing would delete what follows."""
+def test_errors_for_damaged_records_name_the_byte_and_keep_the_file(tmp_path: Path) -> None:
+    """A damaged length must not count as a torn record: continuing would delete the rest."""
     path = tmp_path / "file"
     record_tiny(path, 0)
     at = path.stat().st_size
@@ -375,7 +380,7 @@ def test_damage_is_located_and_never_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("payload", [[1], {"obs": 1}, b"\xc1", {"kept": 0}])
-def test_a_record_that_is_no_step_is_refused(tmp_path: Path, payload: Any) -> None:
+def test_records_without_a_step_are_rejected(tmp_path: Path, payload: Any) -> None:
     path = tmp_path / "file"
     record_tiny(path, 0)
     data = payload if isinstance(payload, bytes) else msgpack.packb(payload)
@@ -384,7 +389,7 @@ def test_a_record_that_is_no_step_is_refused(tmp_path: Path, payload: Any) -> No
         list(Recording.open(path).steps())
 
 
-def test_a_length_beyond_the_file_is_a_torn_tail_and_allocates_nothing(tmp_path: Path) -> None:
+def test_a_length_beyond_the_file_is_a_torn_record_and_allocates_nothing(tmp_path: Path) -> None:
     path = tmp_path / "file"
     record_tiny(path, 2)
     append(path, 2**32 - 1, b"few")
@@ -407,7 +412,7 @@ def append(path: Path, length: int, data: bytes) -> None:
         (4, {"seed": 2}, "seed"),
     ],
 )
-def test_a_recording_of_something_else_is_not_continued(
+def test_recordings_with_another_header_are_not_continued(
     tmp_path: Path, num_envs: int, options: Any, named: str
 ) -> None:
     record(tmp_path / "file", 2)
@@ -418,7 +423,7 @@ def test_a_recording_of_something_else_is_not_continued(
 
 
 @pytest.mark.parametrize("content", [b"a", b"a letter to somebody", b"enn-rec\0\3\0\0\0"])
-def test_other_files_are_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_other_files_are_rejected_and_unchanged(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(RecordingError, match=r"not a recording|format version 1 or 2, got 3"):
@@ -434,14 +439,14 @@ def record_run(path: Path, run: str, first: int, steps: int) -> None:
     obs, rng = envs.reset(envs.obs_space()), np.random.default_rng(0)
     for run_step in range(first, first + steps):
         actions = random_choices(envs, obs, rng)
-        value, shown = np.full(1, run_step / 2, dtype=np.float32), envs.obs_space()
-        obs = envs.act(actions, shown, logits=actions, values=value, run_step=run_step)
+        value, space = np.full(1, run_step / 2, dtype=np.float32), envs.obs_space()
+        obs = envs.act(actions, space, logits=actions, values=value, run_step=run_step)
     envs.stop()
-    envs.env.act(random_choices(envs, obs, rng), shown)  # goes on, and is not recorded
+    envs.env.act(random_choices(envs, obs, rng), space)  # goes on, and is not recorded
     envs.close()
 
 
-def test_values_and_the_step_of_the_run_are_kept_and_logits_can_be_left_out(tmp_path: Path) -> None:
+def test_values_and_run_step_are_recorded_and_logits_are_optional(tmp_path: Path) -> None:
     record_run(tmp_path / "file", "mine", 10, 5)
     steps = list(Recording.open(tmp_path / "file").steps())
     assert [s.run_step for s in steps] == [10, 11, 12, 13, 14]
@@ -456,7 +461,7 @@ def test_values_and_the_step_of_the_run_are_kept_and_logits_can_be_left_out(tmp_
     assert step.decisions.values.shape == (4,)
 
 
-def test_a_file_can_be_cut_where_a_run_was(tmp_path: Path) -> None:
+def test_end_before_returns_the_position_of_a_run_step(tmp_path: Path) -> None:
     path = tmp_path / "file"
     record_run(path, "mine", 0, 3)
     before = path.read_bytes()
@@ -474,8 +479,8 @@ def test_a_file_can_be_cut_where_a_run_was(tmp_path: Path) -> None:
     assert end_before(tmp_path / "torn", header, 3) == 0
 
 
-def test_logprobs_are_those_that_were_handed_in(tmp_path: Path) -> None:
-    """Also those of what is all but certain, or all but impossible."""
+def test_recorded_logprobs_equal_the_input(tmp_path: Path) -> None:
+    """Includes probabilities close to 0 and 1."""
     envs = RecordingVecEnv(EnvList(Tiny, 5), tmp_path / "file")
     obs = envs.reset(envs.obs_space())
     logprobs = np.array([-1e-9, -0.1, -1.0, -100.0, -700.0])
@@ -488,8 +493,8 @@ def test_logprobs_are_those_that_were_handed_in(tmp_path: Path) -> None:
 
 @settings(max_examples=15)
 @given(st.lists(st.lists(st.text(max_size=5), min_size=3, max_size=3), max_size=4), st.data())
-def test_players_are_kept_by_frame(names: list[list[str]], data: st.DataObject) -> None:
-    """Whatever they are called; also in a sub-sample, by episode, and in any order of frames."""
+def test_players_are_recorded_per_frame(names: list[list[str]], data: st.DataObject) -> None:
+    """With any names; also in a sub-sample, by episode, and in any order of frames."""
     subsample = data.draw(st.integers(1, 2))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "file")
@@ -501,26 +506,26 @@ def test_players_are_kept_by_frame(names: list[list[str]], data: st.DataObject) 
         envs.close()
         steps = list(Recording.open(path).steps())
         episodes = list(Recording.open(path).episodes())
-    of_frame = {}
+    by_frame = {}
     for step, players in zip(steps, names, strict=True):
-        kept = [players[env] for env in step.kept]
-        assert step.decisions.player.tolist() == kept
+        recorded = [players[env] for env in step.kept]
+        assert step.decisions.player.tolist() == recorded
         at = zip(step.episode[step.kept].tolist(), step.step[step.kept].tolist(), strict=True)
-        of_frame |= zip(at, kept, strict=True)
-    of_episodes = {
+        by_frame |= zip(at, recorded, strict=True)
+    by_episode = {
         (one.number, int(number)): player
         for one in episodes
         for number, player in zip(one.steps, one.decisions.player, strict=True)
     }
-    assert of_episodes == of_frame
+    assert by_episode == by_frame
     if steps:
-        joined = Decisions.cat([step.decisions for step in steps])
+        joined = RecordedFrames.cat([step.decisions for step in steps])
         order = np.array(data.draw(st.permutations(range(len(joined)))), np.int64)
         assert joined.take(order).player.tolist() == joined.player[order].tolist()
 
 
-def test_nothing_is_written_of_players_where_the_agent_is_the_only_one(tmp_path: Path) -> None:
-    """So that earlier releases read the file, and earlier files read as those of the agent."""
+def test_players_are_omitted_if_the_agent_is_the_only_one(tmp_path: Path) -> None:
+    """Earlier releases can read the file, and earlier files have the agent as player."""
     for name, player in (("plain", None), ("agent", ["", ""]), ("pool", ["", "step-0"])):
         envs = RecordingVecEnv(EnvList(Tiny, 2), tmp_path / name)
         envs.seed(1)
@@ -536,7 +541,7 @@ def test_nothing_is_written_of_players_where_the_agent_is_the_only_one(tmp_path:
     assert step.decisions.player.tolist() == ["", ""]
 
 
-def test_misuse_is_refused(tmp_path: Path) -> None:
+def test_misuse_raises(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="subsample: expected at least 1, got 0"):
         RecordingVecEnv(EnvList(Tiny, 1), tmp_path / "file", subsample=0)
     envs = RecordingVecEnv(EnvList(Tiny, 2), tmp_path / "file")
@@ -544,7 +549,7 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
         envs.act({}, envs.obs_space())
     obs = envs.reset(envs.obs_space())
     actions = random_choices(envs, obs, np.random.default_rng(0))
-    with pytest.raises(RecordingError, match="obs_filter: expected what the file was begun with"):
+    with pytest.raises(RecordingError, match="obs_filter: expected the space of the recording"):
         envs.act(actions, ObsSpace())
     with pytest.raises(ValueError, match=r"probs\['go'\]: expected 2 frames, got 1"):
         envs.act(actions, envs.obs_space(), probs={"go": actions["go"][0]})
@@ -557,7 +562,7 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_split_divides_the_episodes_and_changes_nothing(tmp_path: Path) -> None:
+def test_split_partitions_the_episodes(tmp_path: Path) -> None:
     record(tmp_path / "file", 60)
     recording = Recording.open(tmp_path / "file")
     train, test = recording.split(0.25, seed=3)
@@ -567,11 +572,11 @@ def test_a_split_divides_the_episodes_and_changes_nothing(tmp_path: Path) -> Non
     assert 0.15 < len(numbers[2]) / len(numbers[0]) < 0.35
     assert max(numbers[2]) > len(numbers[0]) / 2, "not the earliest"
     assert {e.number for e in recording.split(0.25, seed=4)[1].episodes()} != numbers[2]
-    for step, mine, theirs in zip(recording.steps(), train.steps(), test.steps(), strict=True):
-        assert set(step.episode[mine.kept]) <= numbers[1]
-        assert set(step.episode[theirs.kept]) <= numbers[2]
-        assert sorted([*mine.kept, *theirs.kept]) == step.kept.tolist()
-        assert len(mine.decisions) == len(mine.kept)
+    for step, first, second in zip(recording.steps(), train.steps(), test.steps(), strict=True):
+        assert set(step.episode[first.kept]) <= numbers[1]
+        assert set(step.episode[second.kept]) <= numbers[2]
+        assert sorted([*first.kept, *second.kept]) == step.kept.tolist()
+        assert len(first.decisions) == len(first.kept)
     assert list(recording.split(1.0, 0)[0].episodes()) == []
     assert list(recording.split(0.0, 0)[1].episodes()) == []
     inner = {e.number for e in train.split(0.5, seed=5)[1].episodes()}
@@ -588,7 +593,7 @@ def assert_rows(got: Ragged, expected: Any) -> None:
     assert got.values.tolist() == np.array(expected["values"]).reshape(got.values.shape).tolist()
 
 
-def check_sample(decisions: Decisions, sample: Any) -> None:
+def check_sample(decisions: RecordedFrames, sample: Any) -> None:
     for name, rows in decisions.obs.features.items():
         assert len(rows) == len(decisions)
         assert_rows(rows, sample["features"][name])
@@ -602,14 +607,14 @@ def check_sample(decisions: Decisions, sample: Any) -> None:
         for name, rows in named.items():
             assert_rows(rows, sample[what][name])
     for name, mask in decisions.obs.action_masks.items():
-        given = {key: rows for key, rows in vars(mask).items() if rows is not None}
-        assert given.keys() == sample["masks"][name].keys()
-        for key, rows in given.items():
+        fields = {key: rows for key, rows in vars(mask).items() if rows is not None}
+        assert fields.keys() == sample["masks"][name].keys()
+        for key, rows in fields.items():
             assert_rows(rows, sample["masks"][name][key])
 
 
 @pytest.mark.parametrize("name", ["full", "subsampled"])
-def test_samples_of_entity_gym_are_read_as_it_reads_them(name: str) -> None:
+def test_entity_gym_samples_match_its_own_reader(name: str) -> None:
     expected = EXPECTED[name]
     recording = open_entity_gym_samples(SAMPLES / f"{name}.bin")
     steps = list(recording.steps())
@@ -626,8 +631,8 @@ def test_samples_of_entity_gym_are_read_as_it_reads_them(name: str) -> None:
     assert labels == expected["labels"]
 
 
-def test_returns_of_entity_gym_are_right() -> None:
-    """Its own loader counts the last reward of an episode for the next one."""
+def test_returns_of_entity_gym_samples_are_correct() -> None:
+    """Its own loader adds the last reward of an episode to the next one."""
     expected = EXPECTED["full"]["finished_episodes"]
     recording = open_entity_gym_samples(SAMPLES / "full.bin")
     assert recording.num_envs == EXPECTED["full"]["num_envs"]
@@ -642,7 +647,7 @@ def test_returns_of_entity_gym_are_right() -> None:
         check_episode(episode, steps)
 
 
-def test_what_a_sub_sample_of_entity_gym_does_not_tell_is_not_made_up() -> None:
+def test_missing_fields_of_entity_gym_subsamples_are_none_or_nan() -> None:
     recording = open_entity_gym_samples(SAMPLES / "subsampled.bin")
     assert recording.num_envs is None
     episodes = list(recording.episodes())
@@ -652,8 +657,8 @@ def test_what_a_sub_sample_of_entity_gym_does_not_tell_is_not_made_up() -> None:
     assert sum(len(e.decisions) for e in episodes) == frames
 
 
-def test_a_reset_in_a_file_of_entity_gym_ends_no_episode_wrongly(tmp_path: Path) -> None:
-    """Two recordings one after the other are what a reset leaves: steps that begin again."""
+def test_episodes_ended_by_a_reset_in_entity_gym_files_are_unfinished(tmp_path: Path) -> None:
+    """Two concatenated recordings have the steps of a reset: they begin again."""
     data = (SAMPLES / "full.bin").read_bytes()
     after_header = 16 + struct.unpack("<Q", data[8:16])[0]
     (tmp_path / "twice").write_bytes(data + data[after_header:])
@@ -670,7 +675,7 @@ def samples_file(path: Path, header: Any) -> Path:
     return path
 
 
-def test_pickles_and_other_classes_in_samples_are_refused(tmp_path: Path) -> None:
+def test_pickles_and_other_classes_in_samples_are_rejected(tmp_path: Path) -> None:
     pickled = {b"nd": True, b"type": "|O", b"kind": b"O", b"shape": [1], b"data": b"\x80\x04N."}
     for value, message in (
         (pickled, "array of numbers"),
@@ -685,8 +690,8 @@ def test_pickles_and_other_classes_in_samples_are_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_cut_or_damaged_samples_are_read_up_to_the_cut_or_refused(tmp_path: Path) -> None:
-    """Such files carry no checksums: damage to a number cannot be seen, to the structure it is."""
+def test_truncated_samples_are_read_and_damaged_ones_rejected(tmp_path: Path) -> None:
+    """Such files have no checksums: damaged numbers cannot be detected, damaged structure can."""
     data = (SAMPLES / "full.bin").read_bytes()
     path = tmp_path / "file"
     header_end = 16 + struct.unpack("<Q", data[8:16])[0]
@@ -713,7 +718,7 @@ SHORT = functools.partial(Minefield, max_steps=4)
 
 
 def varied(path: Path, seed: int = 5, **options: Any) -> RecordingVecEnv:
-    """Return recorded environments whose arguments vary."""
+    """Return recorded environments with varying arguments."""
     envs = RecordingVecEnv(EnvList(SHORT, 3), path, **options)
     envs.seed(seed)
     envs.vary(VARIED)
@@ -721,33 +726,31 @@ def varied(path: Path, seed: int = 5, **options: Any) -> RecordingVecEnv:
 
 
 @pytest.mark.parametrize("subsample", [1, 3])
-def test_episodes_have_the_arguments_that_were_drawn_for_them(
-    tmp_path: Path, subsample: int
-) -> None:
+def test_episodes_have_their_drawn_arguments(tmp_path: Path, subsample: int) -> None:
     envs = varied(tmp_path / "file", subsample=subsample)
     play(envs, 22)
     envs.close()
     episodes = [*Recording.open(tmp_path / "file").episodes()]
     assert len(episodes) > 12
     count: dict[int, int] = {}
-    for one in sorted(episodes, key=lambda one: one.number):
-        assert one.env is not None
-        number = count[one.env] = count.get(one.env, -1) + 1
-        assert one.parameters == VARIED.arguments(5, one.env, number)
+    for episode in sorted(episodes, key=lambda episode: episode.number):
+        assert episode.env is not None
+        number = count[episode.env] = count.get(episode.env, -1) + 1
+        assert episode.parameters == VARIED.arguments(5, episode.env, number)
 
 
-def test_all_sides_of_a_match_have_its_arguments(tmp_path: Path) -> None:
+def test_all_sides_of_a_match_have_the_same_arguments(tmp_path: Path) -> None:
     envs = RecordingVecEnv(EnvList(Duel, 4), tmp_path / "file")
     envs.seed(0)
     envs.vary(Variation.of({"squad": "int 1 5"}))
     play(envs, 1)
     envs.close()
-    shown = [one.parameters["squad"] for one in Recording.open(tmp_path / "file").episodes()]
-    assert shown[0] == shown[1]
-    assert shown[2] == shown[3]
+    squads = [one.parameters["squad"] for one in Recording.open(tmp_path / "file").episodes()]
+    assert squads[0] == squads[1]
+    assert squads[2] == squads[3]
 
 
-def test_episodes_that_go_on_keep_their_arguments(tmp_path: Path) -> None:
+def test_continued_episodes_keep_their_arguments(tmp_path: Path) -> None:
     envs = varied(tmp_path / "file")
     play(envs, 6)
     state = envs.get_state()
@@ -760,16 +763,16 @@ def test_episodes_that_go_on_keep_their_arguments(tmp_path: Path) -> None:
     for _ in range(8):
         obs = other.act(random_choices(other, obs, rng), other.obs_space())
     other.close()
-    episodes = sorted(Recording.open(tmp_path / "file").episodes(), key=lambda one: one.number)
+    episodes = sorted(Recording.open(tmp_path / "file").episodes(), key=lambda e: e.number)
     count: dict[int, int] = {}
-    for one in episodes:
-        assert one.env is not None
-        number = count[one.env] = count.get(one.env, -1) + 1
-        assert one.parameters == VARIED.arguments(5, one.env, number)
+    for e in episodes:
+        assert e.env is not None
+        number = count[e.env] = count.get(e.env, -1) + 1
+        assert e.parameters == VARIED.arguments(5, e.env, number)
     assert min(count.values()) >= 2
 
 
-def test_without_drawn_arguments_a_file_is_as_ever(tmp_path: Path) -> None:
+def test_files_are_unchanged_without_drawn_arguments(tmp_path: Path) -> None:
     record(tmp_path / "file", 8)
     data = (tmp_path / "file").read_bytes()
     assert b"parameters" not in data

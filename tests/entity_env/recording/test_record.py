@@ -1,4 +1,4 @@
-"""Recordings of numbers and of dependent actions: what was done comes back, to the bit."""
+"""Recordings of continuous and dependent actions round-trip to the bit."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import RecordingVecEnv, recording_header
 from entity_env.recording.recording_format import (
     PREFIX,
-    Decisions,
+    RecordedFrames,
     RecordingError,
     framed,
     prefix_of,
@@ -65,7 +65,7 @@ def record(path: Path, world: Any, steps: int = 13, **options: Any) -> list[dict
 
 
 @pytest.mark.parametrize("world", [Camp, Targets])
-def test_what_the_world_got_is_what_the_file_says_also_in_parts(tmp_path: Path, world: Any) -> None:
+def test_recorded_actions_equal_those_of_the_environment(tmp_path: Path, world: Any) -> None:
     heard = record(tmp_path / "file", world)
     recording = Recording.open(tmp_path / "file")
     assert_same(recording.action_space, world().action_space())
@@ -80,16 +80,16 @@ def test_what_the_world_got_is_what_the_file_says_also_in_parts(tmp_path: Path, 
                     expected = heard[at][name][episode.env].values
                     assert chosen[k].values.tobytes() == expected.tobytes()
                     rows[name].append(expected.tobytes())
-    assert all(len(of_action) == 4 * 13 for of_action in rows.values())
+    assert all(len(ragged) == 4 * 13 for ragged in rows.values())
     record(tmp_path / "some", world, subsample=3)
     some = [step.decisions for step in Recording.open(tmp_path / "some").steps()]
     steps = [*Recording.open(tmp_path / "some").steps()]
     for step, got in zip(steps, heard, strict=True):
         assert_same(step.decisions.actions, {n: r.take(step.kept) for n, r in got.items()})
-    assert 0 < len(Decisions.cat(some)) < 4 * 13
+    assert 0 < len(RecordedFrames.cat(some)) < 4 * 13
 
 
-def test_files_of_labels_and_entities_keep_their_version(tmp_path: Path) -> None:
+def test_files_without_continuous_actions_keep_their_version(tmp_path: Path) -> None:
     record(tmp_path / "old", Walk, steps=2)
     assert (tmp_path / "old").read_bytes().startswith(PREFIX)
     for world in (Camp, Targets):
@@ -103,7 +103,7 @@ def test_files_of_labels_and_entities_keep_their_version(tmp_path: Path) -> None
             Recording.open(path)
 
 
-def test_what_was_drawn_is_known_in_some_frames_alone(tmp_path: Path) -> None:
+def test_drawn_samples_may_be_missing_in_some_frames(tmp_path: Path) -> None:
     envs = RecordingVecEnv(EnvList(Targets, 2), tmp_path / "file")
     obs, rng = envs.reset(envs.obs_space()), np.random.default_rng(0)
     for k in range(4):
@@ -158,7 +158,7 @@ class Silent(Camp):
         (Camp, Silent, "with another action_space$"),
     ],
 )
-def test_a_file_of_other_numbers_or_chains_is_not_continued(
+def test_files_with_other_continuous_or_dependent_actions_are_not_continued(
     tmp_path: Path, first: Any, then: Any, message: str
 ) -> None:
     record(tmp_path / "file", first, steps=1)
@@ -195,7 +195,7 @@ def with_mask(payload: dict[str, Any], name: str, **changes: Any) -> dict[str, A
     return {**payload, "obs": replace(obs, action_masks=masks)}
 
 
-def test_numbers_of_another_kind_are_refused(tmp_path: Path) -> None:
+def test_continuous_actions_of_another_dtype_or_shape_are_rejected(tmp_path: Path) -> None:
     good = payload_of(tmp_path / "good", Targets)
     assert not error_of(tmp_path / "file", Targets, good)
     aim = good["actions"]["aim"]
@@ -217,12 +217,12 @@ def test_numbers_of_another_kind_are_refused(tmp_path: Path) -> None:
         (with_mask(good, "aim", low=replace(low, values=low.values - 9)), "x: -1 <= low"),
         (with_mask(good, "aim", low=replace(low, values=low.values * np.nan)), "x: -1 <= low"),
     ):
-        found = error_of(tmp_path / "file", Targets, {**good, **changes})
-        assert found.startswith(f"{tmp_path / 'file'}: record at byte"), (changes, found)
-        assert re.search(message, found), (message, found)
+        error = error_of(tmp_path / "file", Targets, {**good, **changes})
+        assert error.startswith(f"{tmp_path / 'file'}: record at byte"), (changes, error)
+        assert re.search(message, error), (message, error)
 
 
-def test_chains_that_do_not_fit_their_spaces_are_refused(tmp_path: Path) -> None:
+def test_masks_that_do_not_fit_dependent_actions_are_rejected(tmp_path: Path) -> None:
     good = payload_of(tmp_path / "good", Camp)
     assert not error_of(tmp_path / "file", Camp, good)
     masks = good["obs"].action_masks
@@ -237,20 +237,20 @@ def test_chains_that_do_not_fit_their_spaces_are_refused(tmp_path: Path) -> None
         (with_mask(good, "whom", after=replace(after, when=[1])), "with labels"),
         (
             with_mask(good, "whom", after=replace(after, rows=elsewhere)),
-            "in the places of the actors",
+            "rows that match the parent action",
         ),
         (
             with_mask(good, "do", mask=Ragged(everything, do.actors.lengths)),
-            "that something legal follows",
+            "choices with a legal continuation",
         ),
         (
             with_mask(good, "whom", mask=replace(barred, values=barred.values & False)),
-            "that something legal follows",
+            "choices with a legal continuation",
         ),
     ):
-        found = error_of(tmp_path / "file", Camp, changes)
-        assert found.startswith(f"{tmp_path / 'file'}: record at byte"), found
-        assert message in found or re.search(message, found), found
+        error = error_of(tmp_path / "file", Camp, changes)
+        assert error.startswith(f"{tmp_path / 'file'}: record at byte"), error
+        assert message in error or re.search(message, error), error
 
 
 DO = CategoricalActionSpace(["x"])
@@ -262,7 +262,7 @@ DO = CategoricalActionSpace(["x"])
         ({"a": SelectEntityActionSpace(after="a")}, "after: expected one of"),
         (
             {"a": SelectEntityActionSpace(after="b"), "b": SelectEntityActionSpace(after="a")},
-            "expected no circle",
+            "expected no cycle",
         ),
         (
             {
@@ -273,7 +273,7 @@ DO = CategoricalActionSpace(["x"])
         ),
     ],
 )
-def test_chains_that_cannot_be_are_refused_in_the_header(
+def test_headers_with_impossible_dependent_actions_are_rejected(
     tmp_path: Path, spaces: Any, message: str
 ) -> None:
     path = tmp_path / "file"
@@ -283,8 +283,8 @@ def test_chains_that_cannot_be_are_refused_in_the_header(
         Recording.open(path)
 
 
-def test_a_mask_by_many_labels_takes_no_memory_beyond_the_bytes(tmp_path: Path) -> None:
-    """Labels times actors are a table, of which the file has only two sides."""
+def test_masks_by_many_labels_take_memory_in_proportion_to_the_file(tmp_path: Path) -> None:
+    """The mask has labels * actors rows, the file only labels + actors numbers."""
     labels = [f"l{k}" for k in range(8_000)]
     spaces: dict[str, ActionSpace] = {
         "do": CategoricalActionSpace(labels),
@@ -307,8 +307,8 @@ def test_a_mask_by_many_labels_takes_no_memory_beyond_the_bytes(tmp_path: Path) 
     features = {name: obs.features[name].take(np.array([0])) for name in types}
     small = replace(obs, features=features, visible={}, action_masks=masks, reward=obs.reward[:1])
     small = replace(small, done=obs.done[:1], truncated=obs.truncated[:1])
-    one = {name: good[name][:1] for name in ("episode", "step", "reward", "terminated")}
-    payload = {**good, **one, "truncated": good["truncated"][:1], "kept": np.array([0])}
+    first_env = {name: good[name][:1] for name in ("episode", "step", "reward", "terminated")}
+    payload = {**good, **first_env, "truncated": good["truncated"][:1], "kept": np.array([0])}
     payload |= {"obs": small, "actions": {}, "values": good["values"][:1]}
     path = tmp_path / "file"
     header = recording_header(Camp().obs_space(), spaces, 1)
@@ -317,7 +317,7 @@ def test_a_mask_by_many_labels_takes_no_memory_beyond_the_bytes(tmp_path: Path) 
         [*Recording.open(path).steps()]
 
 
-def test_play_back_of_a_recording_leads_to_the_same_frames(tmp_path: Path) -> None:
+def test_replaying_a_recording_reproduces_its_frames(tmp_path: Path) -> None:
     for world in (Camp, Targets):
         path = tmp_path / world.__name__
         record(path, world)

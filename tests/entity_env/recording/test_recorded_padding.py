@@ -1,4 +1,4 @@
-"""Recordings of environments that take steps to reset: no frames between two episodes."""
+"""Recordings of environments that take a step to reset: no frames between two episodes."""
 
 from pathlib import Path
 
@@ -34,20 +34,18 @@ def by_environment(path: Path) -> list[list[tuple[object, ...]]]:
 
 
 @pytest.mark.parametrize("waits", [1, 3])
-def test_episodes_are_those_of_environments_that_reset_in_the_same_step(
-    waits: int, tmp_path: Path
-) -> None:
-    for name, of_reset in (("at once", 0), ("later", waits)):
-        envs = recorded(tmp_path / name, of_reset)
+def test_padding_frames_do_not_change_recorded_episodes(waits: int, tmp_path: Path) -> None:
+    for name, reset_steps in (("at once", 0), ("later", waits)):
+        envs = recorded(tmp_path / name, reset_steps)
         play(envs, 40)
         envs.close()
-    for one, other in zip(*map(by_environment, sorted(tmp_path.iterdir())), strict=True):
+    for actual, other in zip(*map(by_environment, sorted(tmp_path.iterdir())), strict=True):
         assert len(other) >= 5
-        assert other == one[: len(other)]
+        assert other == actual[: len(other)]
 
 
 @pytest.mark.parametrize("subsample", [1, 3])
-def test_a_recording_goes_on_from_a_state_between_two_episodes(
+def test_recordings_continue_from_a_state_between_two_episodes(
     subsample: int, tmp_path: Path
 ) -> None:
     straight = recorded(tmp_path / "straight", 2, subsample)
@@ -55,10 +53,10 @@ def test_a_recording_goes_on_from_a_state_between_two_episodes(
     straight.close()
     for steps in range(3, 8):
         path = tmp_path / f"{steps}"
-        one = recorded(path, 2, subsample)
-        assert play(one, steps)[-1].padding.tolist() == frames[steps].padding.tolist()
-        state = one.get_state()
-        one.close()
+        envs = recorded(path, 2, subsample)
+        assert play(envs, steps)[-1].padding.tolist() == frames[steps].padding.tolist()
+        state = envs.get_state()
+        envs.close()
         other = recorded(path, 2, subsample)
         obs = other.set_state(state or {}, other.obs_space())
         assert obs is not None

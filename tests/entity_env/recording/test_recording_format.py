@@ -1,4 +1,4 @@
-"""Recordings of strangers: little memory and time, and errors that name the byte."""
+"""Untrusted recordings: bounded memory and time, and errors that name the byte."""
 
 import copy
 import re
@@ -131,12 +131,12 @@ def changed(value: Any, path: tuple[Any, ...], other: Any) -> Any:
     return value
 
 
-def test_a_step_that_is_right_is_read(tmp_path: Path) -> None:
+def test_valid_steps_are_read(tmp_path: Path) -> None:
     assert read(write(tmp_path / "file", step(), step(1))) == 1
 
 
 @pytest.mark.slow
-def test_a_field_of_another_kind_is_an_error_that_names_the_byte(tmp_path: Path) -> None:
+def test_errors_for_invalid_fields_name_the_byte(tmp_path: Path) -> None:
     errors = []
     for i, place in enumerate(places(step())):
         for value in HOSTILE[i % 4 :: 4]:
@@ -171,9 +171,7 @@ def test_a_field_of_another_kind_is_an_error_that_names_the_byte(tmp_path: Path)
         ({"player": ints(), "players": ["a"]}, "player: expected 1 frames, got 0"),
     ],
 )
-def test_players_that_fit_no_frames_are_refused(
-    tmp_path: Path, values: dict[str, Any], error: str
-) -> None:
+def test_invalid_players_are_rejected(tmp_path: Path, values: dict[str, Any], error: str) -> None:
     path = write(tmp_path / "file", {**step(), "player": np.uint8([0]), "players": ["a"]})
     assert [one.decisions.player.tolist() for one in Recording.open(path).steps()] == [["a"]]
     path = write(tmp_path / "file", {**step(), **values})
@@ -194,9 +192,7 @@ def test_players_that_fit_no_frames_are_refused(
         ({0: {"size": [b"a"]}}, "values as JSON has them"),
     ],
 )
-def test_arguments_that_fit_no_environment_are_refused(
-    tmp_path: Path, parameters: Any, error: str
-) -> None:
+def test_invalid_arguments_are_rejected(tmp_path: Path, parameters: Any, error: str) -> None:
     drawn = {"size": 3, "names": ["a", None], "deep": {"x": 0.5}}
     path = write(tmp_path / "file", {**step(), "parameters": {0: drawn}})
     assert [one.parameters for one in Recording.open(path).steps()] == [{0: drawn}]
@@ -215,10 +211,10 @@ def test_arguments_that_fit_no_environment_are_refused(
         (np.zeros(2), ""),
     ],
 )
-def test_identity_that_fits_no_frames_is_refused(
+def test_invalid_identity_is_rejected(
     tmp_path: Path, numbers: np.ndarray[Any, Any], error: str
 ) -> None:
-    """Memory relies on it to find out who was who."""
+    """Memory identifies entities by it."""
     payload = step()
     payload["obs"].identity = {"A": Ragged(numbers, ints(len(numbers)))}
     expected = rf"record at byte \d+ is not a step: .*identity\['A'\]: expected .*{error}"
@@ -226,7 +222,7 @@ def test_identity_that_fits_no_frames_is_refused(
         list(Recording.open(write(tmp_path / "file", payload)).steps())
 
 
-def test_a_header_of_another_kind_is_an_error_that_names_the_field(tmp_path: Path) -> None:
+def test_errors_for_invalid_headers_name_the_field(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for i, place in enumerate(places(recording_header(OBS, ACTIONS, 1))):
         for value in HOSTILE[i % 2 :: 2]:
@@ -276,7 +272,7 @@ def test_a_recording_with_a_damaged_header_is_not_continued(
         play(RecordingVecEnv(EnvList(Tiny, 1), path), 1)
 
 
-def test_an_episode_that_goes_on_after_its_end_is_refused(tmp_path: Path) -> None:
+def test_steps_after_the_end_of_an_episode_are_rejected(tmp_path: Path) -> None:
     ended = {**step(), "terminated": np.array([True])}
     path = write(tmp_path / "file", ended, step(1))
     assert len(list(Recording.open(path).steps())) == 2
@@ -285,7 +281,7 @@ def test_an_episode_that_goes_on_after_its_end_is_refused(tmp_path: Path) -> Non
 
 
 def wide_masks(columns: int) -> list[dict[str, Any]]:
-    """Steps whose masks are of so many choices; where none is given everything is allowed."""
+    """Return steps with masks of `columns` choices; without a mask everything is allowed."""
     few, many = step(), step(1)
     none = Ragged(np.zeros((0, columns), np.bool_), ints(0))
     few["obs"].action_masks["go"] = VecCategoricalActionMask(Ragged(ints(), ints(0)), none)
@@ -295,7 +291,7 @@ def wide_masks(columns: int) -> list[dict[str, Any]]:
 
 
 def all_pairs(count: int) -> list[dict[str, Any]]:
-    """Steps in which so many entities may select each other; only one of them says so."""
+    """Return steps with `count` entities that may all select each other, without a mask."""
     few, many = step(), step(1)
     pair = VecSelectEntityActionMask(one(0), one(0), Ragged(np.ones(1, np.bool_), ints(1)))
     few["obs"].action_masks["hit"] = pair
@@ -308,7 +304,7 @@ def all_pairs(count: int) -> list[dict[str, Any]]:
 
 
 def shapes_with_zeros(rows: int) -> list[dict[str, Any]]:
-    """A type without features of which there are many entities."""
+    """Return a step with many entities of a type without features."""
     many = step()
     many["obs"].features["__global__"] = Ragged(np.zeros((rows, 0), np.float32), ints(rows))
     return [many]
@@ -342,17 +338,17 @@ def test_a_small_file_takes_little_memory(tmp_path: Path, steps: Any, count: int
     assert peak < 20 * path.stat().st_size + 1_000_000
 
 
-def test_frames_in_which_everybody_may_select_everybody_are_read(tmp_path: Path) -> None:
+def test_frames_with_all_pairs_selectable_are_read(tmp_path: Path) -> None:
     assert read(write(tmp_path / "file", *all_pairs(1_000))) == 1
 
 
-def test_work_does_not_grow_with_episodes_times_types(tmp_path: Path) -> None:
+def test_time_does_not_grow_with_episodes_times_types(tmp_path: Path) -> None:
     num_envs, types = 2_000, [f"t{i}" for i in range(200)]
-    nobody = Ragged(np.zeros((0, 1), np.float32), ints())
+    no_entities = Ragged(np.zeros((0, 1), np.float32), ints())
     blank = np.zeros(0, np.float32), np.zeros(0, np.bool_)
     payload = {
         **step(),
-        "obs": VecObs(dict.fromkeys(types, nobody), {}, {}, *blank, {}),
+        "obs": VecObs(dict.fromkeys(types, no_entities), {}, {}, *blank, {}),
         **{name: {} for name in ("actions", "probs", "logits")},
         "values": blank[0],
         "kept": ints(),
@@ -383,12 +379,12 @@ def test_work_does_not_grow_with_episodes_times_types(tmp_path: Path) -> None:
 
 
 def blocks(data: bytes) -> list[Any]:
-    found, start = [], 8
+    chunks, start = [], 8
     while start < len(data):
         (length,) = struct.unpack("<Q", data[start : start + 8])
-        found.append(msgpack.unpackb(data[start + 8 : start + 8 + length], strict_map_key=False))
+        chunks.append(msgpack.unpackb(data[start + 8 : start + 8 + length], strict_map_key=False))
         start += 8 + length
-    return found
+    return chunks
 
 
 def write_samples(path: Path, contents: list[Any]) -> Path:
@@ -427,7 +423,7 @@ SAMPLE_VALUES = [
         pytest.param("subsampled", [0, 1, 2], 1, marks=pytest.mark.soak),
     ],
 )
-def test_a_damaged_sample_is_an_error_that_names_the_byte(
+def test_errors_for_damaged_samples_name_the_byte(
     tmp_path: Path, name: str, damaged: list[int], share: int
 ) -> None:
     """Each place by some of the values: fewer at depth, all of them in `make soak`."""
@@ -445,14 +441,14 @@ def test_a_damaged_sample_is_an_error_that_names_the_byte(
     assert all(error.startswith(f"{path}: ") for error in refused)
 
 
-def test_extension_types_in_samples_are_refused(tmp_path: Path) -> None:
-    """Among these are times, many of which share a hash as keys."""
+def test_extension_types_in_samples_are_rejected(tmp_path: Path) -> None:
+    """One of them is the timestamp; many timestamps have the same hash."""
     for value in (msgpack.ExtType(5, b"x"), msgpack.Timestamp(1, 1)):
         path = write_samples(tmp_path / "file", [{"act_space": {"x": value}}])
         with pytest.raises(RecordingError, match=r"no extension types|spaces"):
             open_entity_gym_samples(path)
 
 
-def test_a_recording_holds_what_is_packed_and_nothing_else() -> None:
+def test_records_have_the_fields_of_their_payload() -> None:
     payload = unpack(framed(step())[12:])
     assert payload.keys() == step().keys()

@@ -1,4 +1,4 @@
-"""Plain data as bytes: exact when whole, refused when damaged."""
+"""Messages round-trip; damaged ones are refused."""
 
 import contextlib
 import tracemalloc
@@ -41,8 +41,8 @@ VALUES = st.recursive(
 def assert_equal(got: Any, expected: Any) -> None:
     if isinstance(expected, list):
         assert len(got) == len(expected)
-        for one, other in zip(got, expected, strict=True):
-            assert_equal(one, other)
+        for got_item, expected_item in zip(got, expected, strict=True):
+            assert_equal(got_item, expected_item)
     elif isinstance(expected, dict):
         assert list(got) == list(expected)
         for key in expected:
@@ -57,13 +57,13 @@ def assert_equal(got: Any, expected: Any) -> None:
 
 
 @given(VALUES)
-def test_what_is_packed_comes_back(value: Any) -> None:
+def test_plain_data_round_trips(value: Any) -> None:
     assert_equal(unpack(pack(value)), value)
 
 
 @pytest.mark.slow
 @given(worlds(numbers=True))
-def test_batches_and_spaces_come_back(world: World) -> None:
+def test_batches_and_spaces_round_trip(world: World) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
     got = unpack(pack([batch, world.obs_space, world.action_space]))
     assert_same(got[0], batch)
@@ -71,7 +71,7 @@ def test_batches_and_spaces_come_back(world: World) -> None:
 
 
 @given(st.data())
-def test_damaged_bytes_only_ever_raise_a_message_error(data: st.DataObject) -> None:
+def test_damaged_bytes_raise_message_error(data: st.DataObject) -> None:
     whole = bytearray(pack(data.draw(st.sampled_from(SAMPLES))))
     for _ in range(data.draw(st.integers(1, 3))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -81,7 +81,7 @@ def test_damaged_bytes_only_ever_raise_a_message_error(data: st.DataObject) -> N
 
 
 @given(st.binary(max_size=60))
-def test_noise_only_ever_raises_a_message_error(noise: bytes) -> None:
+def test_random_bytes_raise_message_error(noise: bytes) -> None:
     with contextlib.suppress(MessageError):
         unpack(noise)
 
@@ -98,7 +98,7 @@ SAMPLES = [
     [object(), {1, 2}, np.array(["text"]), np.array([object()]), 1j, Exception("no")],
     ids=lambda value: type(value).__name__,
 )
-def test_what_cannot_be_sent_is_refused(value: Any) -> None:
+def test_unsupported_values_are_refused(value: Any) -> None:
     with pytest.raises(MessageError):
         pack([value])
 
@@ -116,15 +116,13 @@ def test_what_cannot_be_sent_is_refused(value: Any) -> None:
         (9, []),
     ],
 )
-def test_what_names_another_type_or_more_bytes_than_there_are_is_refused(
-    code: int, body: list[Any]
-) -> None:
+def test_unknown_types_and_excess_lengths_are_refused(code: int, body: list[Any]) -> None:
     message = msgpack.packb(msgpack.ExtType(code, msgpack.packb(body)))
     with pytest.raises(MessageError):
         unpack(message)
 
 
-def test_messages_nested_without_end_are_refused() -> None:
+def test_deeply_nested_messages_are_refused() -> None:
     data = b""
     for _ in range(400):
         data = msgpack.packb(msgpack.ExtType(2, data))
@@ -134,18 +132,18 @@ def test_messages_nested_without_end_are_refused() -> None:
         unpack(b"\x91" * 100_000)
 
 
-def test_tuples_and_numpy_scalars_travel_as_plain_data() -> None:
+def test_tuples_and_numpy_scalars_become_plain_data() -> None:
     value = unpack(pack((np.float32(0.5), np.int64(3), np.bool_(True))))
     assert value == [0.5, 3, True]
-    assert [type(one) for one in value] == [float, int, bool]
+    assert [type(got_item) for got_item in value] == [float, int, bool]
 
 
 @given(st.integers() | st.integers(2**63 - 2, 2**65) | st.integers(-(2**65), -(2**63) + 2))
-def test_integers_of_any_size_come_back(value: int) -> None:
+def test_integers_of_any_size_round_trip(value: int) -> None:
     assert unpack(pack([value, {value: -value}], exact=True)) == [value, {value: -value}]
 
 
-def test_plain_data_come_back_bit_for_bit() -> None:
+def test_exact_plain_data_round_trips_bit_for_bit() -> None:
     value = {None: b"\0", True: -0.0, 2.5: float("inf"), b"k": 2**200, "nan": float("nan")}
     came = unpack(pack(value, exact=True))
     assert list(came) == list(value)
@@ -155,7 +153,7 @@ def test_plain_data_come_back_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize("value", [(1, 2), np.float32(1.0), {"a": [(1,)]}, True + 0j])
-def test_what_would_change_its_type_is_refused_where_that_matters(value: Any) -> None:
+def test_exact_packing_refuses_types_that_would_change(value: Any) -> None:
     with pytest.raises(MessageError):
         pack(value, exact=True)
 
@@ -164,8 +162,8 @@ HASH_MODULUS = 2**61 - 1  # integers that are equal modulo it share a hash
 
 
 @pytest.mark.alone
-def test_lists_that_announce_more_than_there_is_take_no_memory() -> None:
-    """Their memory would be set aside level by level: a thousand times the bytes that there are."""
+def test_lists_longer_than_the_data_take_no_memory() -> None:
+    """msgpack would allocate a thousand times the size of the message."""
     data = (b"\xdd" + (100_000).to_bytes(4, "big")) * 900 + bytes(100_000)
     tracemalloc.start()
     with pytest.raises(MessageError):
@@ -176,14 +174,14 @@ def test_lists_that_announce_more_than_there_is_take_no_memory() -> None:
 
 
 @pytest.mark.alone
-def test_memory_is_at_most_a_hundred_times_the_bytes() -> None:
+def test_memory_is_at_most_100_times_the_bytes() -> None:
     for value in ([{}] * 10_000, [[]] * 10_000, [{"": 0}] * 10_000, [b""] * 10_000, [0.5] * 10_000):
         data = pack(value)
         tracemalloc.start()
-        kept = unpack(data)
+        retained = unpack(data)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak < 100 * len(data) + 100_000, kept[0]
+        assert peak < 100 * len(data) + 100_000, retained[0]
 
 
 def test_keys_that_share_a_hash_are_refused() -> None:
@@ -192,8 +190,8 @@ def test_keys_that_share_a_hash_are_refused() -> None:
         unpack(pack({"world": [hostile]}))
 
 
-def test_dictionaries_by_large_integers_come_back() -> None:
-    """Positions of games are kept by such keys."""
+def test_dictionaries_with_large_integer_keys_round_trip() -> None:
+    """Game positions are stored with such keys."""
     value = {(i + 1) * 2**80 + i * 2**64: i for i in range(5_000)}
     assert unpack(pack(value)) == value
 
@@ -208,19 +206,19 @@ def test_dictionaries_by_large_integers_come_back() -> None:
     ],
     ids=["twice", "equal numbers", "extension", "list"],
 )
-def test_keys_that_nothing_writes_are_refused(items: list[tuple[bytes, bytes]]) -> None:
+def test_unsupported_key_types_are_refused(items: list[tuple[bytes, bytes]]) -> None:
     data = bytes([0x80 + len(items)]) + b"".join(key + value for key, value in items)
     with pytest.raises(MessageError):
         unpack(data)
 
 
-def test_times_are_read_as_numbers() -> None:
-    """A type of msgpack's own would come back, many of which share a hash as keys."""
+def test_timestamps_are_read_as_numbers() -> None:
+    """msgpack timestamps as keys could share a hash."""
     assert unpack(b"\xd6\xff\x00\x00\x00\x07") == 7.0
 
 
 def packed_as(name: str, **fields: Any) -> bytes:
-    """What `pack` makes of an object of a class, whether it could be one or not."""
+    """Return the message of an object of a class, without validation."""
     body = pack([name, fields])
     return msgpack.packb(msgpack.ExtType(2, body))  # type: ignore[no-any-return]
 
@@ -242,12 +240,12 @@ LENGTHS = np.array([1, 1])
         (np.zeros(2), [1, 1]),
     ],
 )
-def test_rows_whose_lengths_are_no_counts_of_them_are_refused(values: Any, lengths: Any) -> None:
+def test_invalid_ragged_lengths_are_refused(values: Any, lengths: Any) -> None:
     with pytest.raises(MessageError, match=r"Ragged|axes of an empty array"):
         unpack(packed_as("Ragged", values=values, lengths=lengths))
 
 
-def test_axes_of_empty_arrays_are_in_proportion_to_the_bytes() -> None:
+def test_axes_of_empty_arrays_are_limited_by_the_bytes() -> None:
     with pytest.raises(MessageError, match="axes of an empty array"):
         unpack(pack({"x": np.zeros((0, 2**30), dtype=np.float32)}))
     few = np.zeros((0, 84, 84, 4), dtype=np.uint8)
@@ -275,6 +273,6 @@ def test_axes_of_empty_arrays_are_in_proportion_to_the_bytes() -> None:
         ("VecObs", {"features": {}, "visible": {}, "action_masks": {}, "metrics": {}}),
     ],
 )
-def test_fields_of_another_kind_are_refused(name: str, fields: dict[str, Any]) -> None:
+def test_fields_of_a_wrong_type_are_refused(name: str, fields: dict[str, Any]) -> None:
     with pytest.raises(MessageError, match=rf"{name}(\.\w+)?: expected"):
         unpack(packed_as(name, **fields))

@@ -1,4 +1,4 @@
-"""`check_env(world, bot=...)` names what is wrong with a bot, and finds nothing else."""
+"""`check_env(world, bot=...)` reports the defect of a bot, and nothing else."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def judged(bot: type[Bot]) -> Report:
 
 
 @pytest.mark.parametrize("bot", [duel_bots.Greedy, duel_bots.Shoots, duel_bots.Waits])
-def test_nothing_is_wrong_with_good_bots(bot: type[Bot]) -> None:
+def test_valid_bots_have_no_problems(bot: type[Bot]) -> None:
     report = judged(bot)
     assert report.ok, str(report)
     assert report.steps > check_env(Duel, episodes=2, max_steps=30).steps
@@ -24,7 +24,11 @@ def test_nothing_is_wrong_with_good_bots(bot: type[Bot]) -> None:
     ("bot", "field", "words"),
     [
         (duel_bots.Unseeded, "bot.seed", ["a function of the seed", "self.rng"]),
-        (duel_bots.Forgets, "bot.set_state", ["goes on as the saved one", "PlainState"]),
+        (
+            duel_bots.Forgets,
+            "bot.set_state",
+            ["expected the choices of the saved bot", "PlainState"],
+        ),
         (duel_bots.Impure, "bot.get_state", ["plain data", "Generator"]),
         (
             duel_bots.ShootsItself,
@@ -35,7 +39,7 @@ def test_nothing_is_wrong_with_good_bots(bot: type[Bot]) -> None:
         (duel_bots.Sized, "bot", ["size"]),
     ],
 )
-def test_mistake_of_a_bot_is_a_problem_with_its_remedy(
+def test_defect_of_a_bot_is_a_problem_with_a_fix(
     bot: type[Bot], field: str, words: list[str]
 ) -> None:
     report = judged(bot)
@@ -45,7 +49,7 @@ def test_mistake_of_a_bot_is_a_problem_with_its_remedy(
         assert word in str(problem)
 
 
-def test_bot_is_not_judged_in_a_world_that_is_wrong() -> None:
+def test_bot_is_not_checked_in_an_invalid_environment() -> None:
     world = Returns(frame(reward=float("nan")))
     report = check_env(world, episodes=1, max_steps=20, bot=duel_bots.Raises)
     assert {problem.field for problem in report.problems} == {"reward"}

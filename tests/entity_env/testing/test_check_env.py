@@ -138,7 +138,7 @@ ANSWERS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_wrong_answer_is_named_once_and_nothing_else(kind: str) -> None:
+def test_invalid_observation_is_the_only_problem(kind: str) -> None:
     field, answer = ANSWERS[kind]
     report = check_env(lambda: Returns(answer), episodes=2, max_steps=3)
     assert [problem.field for problem in report.problems] == [field], str(report)
@@ -149,7 +149,7 @@ def test_wrong_answer_is_named_once_and_nothing_else(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", RIGHT)
-def test_right_answers_are_no_problems(kind: str) -> None:
+def test_valid_observations_have_no_problems(kind: str) -> None:
     assert check_env(lambda: Returns(RIGHT[kind]), episodes=2, max_steps=3).ok
 
 
@@ -370,7 +370,7 @@ WORLDS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", WORLDS)
-def test_wrong_world_is_named_once_and_nothing_else(kind: str) -> None:
+def test_defect_of_an_environment_is_the_only_problem(kind: str) -> None:
     field, create_env = WORLDS[kind]
     report = check_env(create_env)
     assert [problem.field for problem in report.problems] == [field], str(report)
@@ -418,13 +418,13 @@ REMARKS: dict[str, tuple[str, str, type[Environment]]] = {
     "wild": (A, "from ", Wild),
     "constant and huge": (A, "x to be of moderate size, got numbers always -20000", ConstantHuge),
     "reused": (A, "changed afterwards", ReusesArrays),
-    "nothing legal": (f"{MOVE}.mask", "left out", NothingLegal),
+    "nothing legal": (f"{MOVE}.mask", "without legal choices", NothingLegal),
     "new ids": ("ids['A']", "new in every frame", NewIds),
 }
 
 
 @pytest.mark.parametrize("kind", REMARKS)
-def test_what_is_allowed_but_odd_is_remarked(kind: str) -> None:
+def test_legal_but_unusual_behaviour_gets_a_remark(kind: str) -> None:
     field, text, create_env = REMARKS[kind]
     report = check_env(create_env, max_steps=10)
     assert report.ok, str(report)
@@ -434,7 +434,7 @@ def test_what_is_allowed_but_odd_is_remarked(kind: str) -> None:
     report.raise_if_bad()
 
 
-def test_everything_is_found_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     answer = frame(
         features={"A": [[NAN, 0.0], [0.0, 0.0]], "B": [[0.0, 1.0]]},
         ids={"A": ["a", "a"], "B": ["b", "c"]},
@@ -462,9 +462,9 @@ def test_everything_is_found_at_once() -> None:
         report.raise_if_bad()
 
 
-def test_problem_tells_step_line_and_generator() -> None:
+def test_problem_names_step_line_and_generator() -> None:
     text = str(check_env(RaisesInAct))
-    assert "act (episode 0, step 1, 3 times in all): expected an answer, got ZeroDivisionError" in (
+    assert "act (episode 0, step 1, 3 times in all): expected a result, got ZeroDivisionError" in (
         text
     )
     assert "return self.observe(reward=1 / (self.t - self.t))" in text
@@ -481,14 +481,14 @@ class WildTwice(Wild):
         return super().observe(features={"A": [[self.draw(), self.draw()]]})
 
 
-def test_features_are_told_apart() -> None:
+def test_problems_are_distinguished_by_feature() -> None:
     assert [remark.text[:11] for remark in check_env(WildTwice).remarks] == [
         "expected x1",
         "expected x2",
     ]
 
 
-def test_what_was_made_is_closed() -> None:
+def test_created_environments_are_closed() -> None:
     open_worlds: list[Environment] = []
 
     class Closes(Good):
@@ -505,7 +505,7 @@ def test_what_was_made_is_closed() -> None:
     assert len(open_worlds) == 1
 
 
-def test_an_instance_is_judged_by_seeding_it_again() -> None:
+def test_instance_is_checked_by_reseeding() -> None:
     assert check_env(Good()).ok
     assert check_env(Bidding()).ok
     for env in (Unseeded(), GlobalRandom(), Remembers()):
@@ -513,7 +513,7 @@ def test_an_instance_is_judged_by_seeding_it_again() -> None:
     assert [problem.field for problem in check_env(ForgetsTime()).problems] == ["set_state"]
 
 
-def test_global_generators_are_as_before() -> None:
+def test_global_generators_are_restored() -> None:
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
     expected = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
@@ -529,7 +529,7 @@ def test_examples_pass(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_report_of_a_good_world_is_one_line() -> None:
+def test_report_without_findings_is_one_line() -> None:
     text = "MoveToOrigin: nothing found wrong in 3 episodes, 96 steps"
     assert str(check_env(MoveToOrigin)) == text
     assert str(check_env(lambda: MoveToOrigin())) == text

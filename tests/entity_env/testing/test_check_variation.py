@@ -22,7 +22,7 @@ class Forgets(Locks):
 
 
 class Grows(Locks):
-    """Shows another type once it was told how long it is."""
+    """Has another entity type after `set_parameters`."""
 
     def obs_space(self) -> ObsSpace:
         space = super().obs_space()
@@ -78,7 +78,7 @@ def test_examples_can_be_varied(world: Any, vary: dict[str, str]) -> None:
     assert report.episodes == 2 * SHORT["episodes"], "played with drawn arguments as well"
 
 
-def test_set_parameters_has_to_give_the_episodes_of_the_constructor() -> None:
+def test_set_parameters_must_equal_the_constructor() -> None:
     field, text = only_problem(Forgets, keys="int 5 6")
     assert field == "set_parameters"
     assert "episode 0 with keys=" in text
@@ -94,7 +94,7 @@ def test_spaces_must_not_depend_on_an_argument() -> None:
     field, text = only_problem(Sided, squad="choice 2 4")
     assert (field, text) == (
         "vary.squad",
-        ": expected 2 sides whatever its value, got 3 with squad=2",
+        ": expected 2 sides for all values, got 3 with squad=2",
     )
 
 
@@ -113,7 +113,7 @@ def test_values_must_be_accepted() -> None:
     assert (field, "unexpected keyword argument 'lenght'" in text) == ("vary.lenght", True)
 
 
-def test_states_must_keep_what_was_drawn() -> None:
+def test_states_must_contain_sampled_arguments() -> None:
     assert check_env(Loses, **SHORT).ok
     assert only_problem(Loses, keys="6")[0] == "set_state"
 
@@ -124,7 +124,7 @@ def test_only_classes_and_functions_take_arguments() -> None:
         check_env(Locks, vary={"keys": "int 3"})
 
 
-def test_what_is_made_is_closed() -> None:
+def test_created_environments_are_closed() -> None:
     made, closed = [], []
 
     class Counted(Duel):
@@ -140,7 +140,7 @@ def test_what_is_made_is_closed() -> None:
     assert len(made) == len(closed) > 4
 
 
-def test_world_may_use_up_a_list_that_varies() -> None:
+def test_environment_may_consume_a_sampled_list() -> None:
     class UsesUp(Locks):
         set_parameters = None  # type: ignore[assignment]
 

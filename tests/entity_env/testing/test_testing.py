@@ -1,4 +1,4 @@
-"""The conformance kit: it passes what is right, and the probes ask for what they say."""
+"""`conformance` passes valid environments; probe environments test one ability each."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ def test_probes_conform(kind: str) -> None:
 
 
 @pytest.mark.parametrize("create_env", [Walk, Bidding, Xor, MultiSnake, Duel, Medics])
-def test_good_worlds_conform(create_env: Callable[[], Environment | Match]) -> None:
+def test_valid_environments_conform(create_env: Callable[[], Environment | Match]) -> None:
     conformance(create_env)
 
 
@@ -54,12 +54,12 @@ class AlwaysNan(Nan):
 
 
 @pytest.mark.slow
-def test_report_is_the_reason_for_a_failure() -> None:
+def test_conformance_failure_has_the_report() -> None:
     with pytest.raises(AssertionError, match=r"AlwaysNan: 1 problem.*\n.*\n  features of 'Goal'"):
         conformance(AlwaysNan)
 
 
-def test_env_list_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conformance_names_differing_fields_of_env_list(monkeypatch: pytest.MonkeyPatch) -> None:
     act = EnvList.act
 
     def cheat(self: EnvList, *args: object) -> VecObs:
@@ -93,7 +93,7 @@ def choose(labels: list[int]) -> CategoricalAction:
 
 
 @pytest.mark.parametrize(("sign", "expected"), [(1, 1.0), (-1, 0.0)])
-def test_probes_pay_for_what_they_ask(sign: int, expected: float) -> None:
+def test_probes_reward_the_right_action(sign: int, expected: float) -> None:
     assert play(Identity(), lambda o: {"say": choose([say(o, sign)])}) == expected
 
     def delayed(obs: Observation) -> dict[str, Action]:
@@ -131,7 +131,7 @@ def test_delayed_reward_comes_after_the_delay() -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("spin", [False, True])
-def test_timing_takes_its_time_and_spins_only_if_told(spin: bool) -> None:
+def test_timing_sleeps_or_spins(spin: bool) -> None:
     env = Timing(step_s=0.02, spin=spin)
     env.reset()
     wall, cpu = time.perf_counter(), time.thread_time()

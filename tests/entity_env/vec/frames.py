@@ -33,6 +33,6 @@ def shown(
 
 
 def assert_same_frames(got: list[VecObs], expected: list[VecObs]) -> None:
-    for one, other in zip(got, expected, strict=True):
-        assert_same(one, other)
-        assert not len(one.lost)
+    for actual, other in zip(got, expected, strict=True):
+        assert_same(actual, other)
+        assert not len(actual.lost)

@@ -22,7 +22,7 @@ class DrawsGlobally(Named):
 
 
 class ShowsItsProcess(Named):
-    """World whose rewards depend on the process."""
+    """Environment with the process id as reward."""
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
         obs = super().act(actions)
@@ -31,14 +31,14 @@ class ShowsItsProcess(Named):
 
 
 class CannotRestore(Named):
-    """World whose state cannot be restored."""
+    """Environment that raises in `set_state`."""
 
     def set_state(self, state: Any) -> None:
         raise KeyError("first line\nsecond line")
 
 
 class Ends(Named):
-    """World that ends its process in one step, again and again, unless a file is there."""
+    """Environment that ends its process in step 3 until a file exists."""
 
     file: Path | None = None
 

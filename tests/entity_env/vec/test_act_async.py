@@ -1,4 +1,4 @@
-"""Acting and waiting apart, with any vectorised environment."""
+"""`act_async` and `wait` of any vectorized environment."""
 
 import contextlib
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def here(first: int = 0) -> VecEnv:
     ],
     ids=["workers", "here", "wrapped", "any"],
 )
-def test_acting_and_waiting_is_a_step(
+def test_act_async_and_wait_equal_act(
     make: Callable[[], VecEnv], wrap: Callable[[VecEnv], VecEnv]
 ) -> None:
     rng = np.random.default_rng(0)
@@ -55,7 +55,7 @@ def test_acting_and_waiting_is_a_step(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [one_worker, here], ids=["workers", "here"])
-def test_halves_that_take_turns_show_what_all_show_together(make: Callable[[int], VecEnv]) -> None:
+def test_alternating_halves_return_the_frames_of_all_at_once(make: Callable[[int], VecEnv]) -> None:
     """While one half of the environments steps, a policy can answer the other."""
     rng = np.random.default_rng(0)
     with (
@@ -65,20 +65,20 @@ def test_halves_that_take_turns_show_what_all_show_together(make: Callable[[int]
     ):
         for envs in (first, second, whole):
             envs.seed(3)
-        expected, one, other = (envs.reset(SPACE) for envs in (whole, first, second))
+        expected, first_obs, second_obs = (envs.reset(SPACE) for envs in (whole, first, second))
         for _ in range(8):
             choices = random_choices(whole, expected, rng)
             halves = {name: chosen.split([3, 3]) for name, chosen in choices.items()}
             first.act_async({name: half[0] for name, half in halves.items()}, SPACE)
             second.act_async({name: half[1] for name, half in halves.items()}, SPACE)
-            one, other = first.wait(), second.wait()
+            first_obs, second_obs = first.wait(), second.wait()
             expected = whole.act(choices, SPACE)
-            assert_same(type(one).cat([one, other]), expected)
+            assert_same(type(first_obs).cat([first_obs, second_obs]), expected)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [one_worker, here], ids=["workers", "here"])
-def test_a_step_is_begun_once_and_waited_for_once(make: Callable[[], VecEnv]) -> None:
+def test_calling_act_async_or_wait_twice_raises(make: Callable[[], VecEnv]) -> None:
     with contextlib.closing(make()) as envs:
         obs = envs.reset(SPACE)
         choices = random_choices(envs, obs, np.random.default_rng(0))
@@ -93,7 +93,7 @@ def test_a_step_is_begun_once_and_waited_for_once(make: Callable[[], VecEnv]) ->
         envs.wait()
 
 
-def test_recordings_of_steps_taken_apart_are_the_same(
+def test_recordings_with_act_async_equal_those_with_act(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     contents = []

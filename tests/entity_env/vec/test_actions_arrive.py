@@ -1,4 +1,4 @@
-"""What a policy chose for an entity reaches that entity, in this process and in workers."""
+"""Choices of a policy reach their entities, in this process and in workers."""
 
 import contextlib
 import functools
@@ -35,10 +35,10 @@ def told(world: World, obs: Observation, chosen: Mapping[str, Any]) -> float:
         if mask is None or (isinstance(mask, GlobalCategoricalActionMask) and not actors):
             continue
         if isinstance(space, SelectEntityActionSpace):
-            known = entities_named(obs, world.obs_space, mask.actee_ids, mask.actee_types)  # type: ignore[union-attr]
+            candidates = entities_named(obs, world.obs_space, mask.actee_ids, mask.actee_types)  # type: ignore[union-attr]
         else:
-            known = space.index_to_label
-        pairs[name] = [(a, known[c]) for a, c in zip(actors, chosen[name], strict=True)]
+            candidates = space.index_to_label
+        pairs[name] = [(a, candidates[c]) for a, c in zip(actors, chosen[name], strict=True)]
     return digest(pairs)
 
 
@@ -51,7 +51,7 @@ def told(world: World, obs: Observation, chosen: Mapping[str, Any]) -> float:
     ],
     ids=["here", "workers"],
 )
-def test_what_was_chosen_for_an_entity_reaches_it_step_after_step(
+def test_choices_reach_their_entities_in_every_step(
     make: Callable[[Callable[[], Environment]], VecEnv], examples: int | None
 ) -> None:
     @settings(max_examples=examples or settings.default.max_examples)

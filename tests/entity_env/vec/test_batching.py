@@ -1,4 +1,4 @@
-"""Batching against a slow reference that looks at one entity at a time."""
+"""Batching, compared with a slow reference for one entity at a time."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ from tests.strategies import World, entities_of, worlds
 
 @pytest.mark.slow
 @given(worlds(numbers=True))
-def test_features_rewards_flags_and_metrics_are_those_of_each_frame(world: World) -> None:
+def test_features_rewards_flags_and_metrics_match_each_frame(world: World) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
     for i, obs in enumerate(world.frames):
         for name, entity in world.obs_space.entities.items():
@@ -64,25 +64,25 @@ def test_features_rewards_flags_and_metrics_are_those_of_each_frame(world: World
 
 @pytest.mark.slow
 @given(worlds())
-def test_visibility_hides_what_each_frame_hides(world: World) -> None:
+def test_visibility_matches_each_frame(world: World) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
     for name in world.obs_space.entities:
         assert (name in batch.visible) == any(name in obs.visible for obs in world.frames)
         if name in batch.visible:
             for i, obs in enumerate(world.frames):
-                shown = [True] * obs.num_entities(name)
-                assert batch.visible[name][i].values.tolist() == list(obs.visible.get(name, shown))
+                flags = [True] * obs.num_entities(name)
+                assert batch.visible[name][i].values.tolist() == list(obs.visible.get(name, flags))
 
 
 @pytest.mark.slow
 @given(worlds())
-def test_masks_offer_each_actor_what_its_own_frame_allows(world: World) -> None:
+def test_masks_match_each_frame(world: World) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
     assert batch.action_masks.keys() == world.action_space.keys()
     for name, space in world.action_space.items():
         mask = batch.action_masks[name]
-        given = any(getattr(o.actions.get(name), "mask", None) is not None for o in world.frames)
-        assert (mask.mask is None) == (not given)
+        has_mask = any(getattr(o.actions.get(name), "mask", None) is not None for o in world.frames)
+        assert (mask.mask is None) == (not has_mask)
         for i, obs in enumerate(world.frames):
             assert allowed_pairs(mask, i, space, obs, world.obs_space) == allowed_by_frame(
                 obs, world.obs_space, space, obs.actions.get(name)
@@ -110,7 +110,7 @@ def allowed_pairs(
 
 @pytest.mark.slow
 @given(worlds(), st.integers(0, 2**32 - 1))
-def test_what_was_chosen_for_an_entity_reaches_that_entity(world: World, seed: int) -> None:
+def test_unbatched_actions_match_the_choices_of_each_entity(world: World, seed: int) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
     wanted = [
         {
@@ -153,18 +153,18 @@ def choices_for(
     for i, pairs in enumerate(wanted):
         if isinstance(mask, VecSelectEntityActionMask):
             in_frame = entities_of(world.frames[i], world.obs_space.entities)
-            known = [in_frame[k] for k in mask.actees[i].values]
+            candidates = [in_frame[k] for k in mask.actees[i].values]
         else:
-            known = space.index_to_label
-        indices += [known.index(choice) for _, choice in pairs]
+            candidates = space.index_to_label
+        indices += [candidates.index(choice) for _, choice in pairs]
     lengths = np.array([len(pairs) for pairs in wanted], dtype=np.int64)
     return Ragged(np.array(indices, dtype=np.int64), lengths)
 
 
 @pytest.mark.slow
 @given(worlds(numbers=True))
-def test_a_batch_in_pieces_joins_to_the_whole(world: World) -> None:
-    """Worker processes batch a part each."""
+def test_concatenated_batches_equal_one_batch(world: World) -> None:
+    """Each worker process makes a batch of its environments."""
     whole = batch_obs(world.frames, world.obs_space, world.action_space)
     pieces = [batch_obs([obs], world.obs_space, world.action_space) for obs in world.frames]
     assert_same(VecObs.cat(pieces), whole)
@@ -209,7 +209,7 @@ def test_choices_that_the_batch_does_not_allow_are_refused(
         unbatch_actions(choices, batch, [TWO_ACTORS], OBS_SPACE, MOVE)
 
 
-def test_one_frame_of_many_becomes_actions_with_probabilities() -> None:
+def test_actions_of_one_frame_have_its_probabilities() -> None:
     choices = {"move": Ragged(np.array([0, 1, 1, 0, 1]), np.array([3, 2]))}
     probs = {"move": np.array([[0.9, 0.1], [0.0, 1.0]], dtype=np.float32)}
     actions = action_index_to_actions(OBS_SPACE, MOVE, choices, TWO_ACTORS, 1, probs)
@@ -220,7 +220,7 @@ def test_one_frame_of_many_becomes_actions_with_probabilities() -> None:
     assert action.probs is probs["move"]
 
 
-def test_buffers_of_the_ragged_buffer_package_are_choices_too() -> None:
+def test_ragged_buffers_are_accepted_as_choices() -> None:
     ragged_buffer = pytest.importorskip("ragged_buffer")
     chosen = ragged_buffer.RaggedBufferI64.from_flattened(
         np.array([[0], [1]]), np.array([2], dtype=np.int64)
@@ -229,7 +229,7 @@ def test_buffers_of_the_ragged_buffer_package_are_choices_too() -> None:
     assert actions["move"].labels == ["left", "right"]  # type: ignore[union-attr]
 
 
-def test_the_first_bad_frame_of_a_batch_is_named() -> None:
+def test_errors_name_the_first_invalid_frame() -> None:
     good = Observation(features={"A": [[1.0]]})
     bad = Observation(features={"A": [[1.0, 2.0]]})
     with pytest.raises(InvalidObservation, match="environment 2: features of 'A'") as caught:
@@ -238,7 +238,7 @@ def test_the_first_bad_frame_of_a_batch_is_named() -> None:
     assert isinstance(caught.value, EntityEnvError)
 
 
-def test_the_global_choice_is_a_label_and_an_index() -> None:
+def test_global_actions_have_label_and_index() -> None:
     space = {"plan": GlobalCategoricalActionSpace(["wait", "go"])}
     obs = Observation(actions={"plan": GlobalCategoricalActionMask()})
     chosen = {"plan": Ragged(np.array([1]), np.array([1]))}
@@ -248,8 +248,8 @@ def test_the_global_choice_is_a_label_and_an_index() -> None:
 
 
 @pytest.mark.parametrize("hidden", range(3))
-def test_an_actor_that_its_own_frame_hides_is_refused(hidden: int) -> None:
-    """Positions of several types and frames are told apart."""
+def test_hidden_actors_are_rejected(hidden: int) -> None:
+    """Positions are relative to the type and the frame."""
     space = ObsSpace(entities={name: Entity([]) for name in "ABC"})
     entities = {"A": [[], []], "C": [[]], "B": [[]]}
     everyone = {"move": CategoricalActionMask()}

@@ -1,4 +1,4 @@
-"""Wrong spaces are refused in the same words by `check_env` and by everything that trains."""
+"""Invalid spaces raise the same errors in `check_env` and in training code."""
 
 from collections.abc import Callable
 from typing import Any
@@ -86,7 +86,7 @@ WRONG_SPACES: dict[str, tuple[Callable[[], Environment], str]] = {
     ),
     "the reserved name": (
         obs_space_is(renamed(ObsSpace(), "entities", {GLOBAL: Entity([])})),
-        "expected other names than",
+        "is reserved",
     ),
 }
 
@@ -97,7 +97,7 @@ def check_message(create_env: Callable[[], Environment]) -> str:
 
 
 @pytest.mark.parametrize("kind", WRONG_SPACES)
-def test_wrong_space_is_refused_in_the_words_of_the_check(kind: str) -> None:
+def test_invalid_spaces_raise_the_message_of_check_env(kind: str) -> None:
     create_env, message = WRONG_SPACES[kind]
     with pytest.raises(InvalidSpace, match=message) as error:
         EnvList(create_env, 2)
@@ -105,7 +105,7 @@ def test_wrong_space_is_refused_in_the_words_of_the_check(kind: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_workers_refuse_a_wrong_space_without_a_traceback() -> None:
+def test_invalid_spaces_in_workers_raise_without_a_traceback() -> None:
     create_env, message = WRONG_SPACES["an action without labels"]
     with pytest.raises(InvalidSpace, match=message) as error:
         ParallelEnvList(create_env, 2, 1)
@@ -120,14 +120,14 @@ class Vectorised:
 
 
 @pytest.mark.parametrize("kind", WRONG_SPACES)
-def test_vectorised_environment_with_a_wrong_space_is_refused(kind: str) -> None:
+def test_vectorized_environments_with_invalid_spaces_are_rejected(kind: str) -> None:
     create_env, message = WRONG_SPACES[kind]
     with pytest.raises(InvalidSpace, match=message):
         AnyVecEnv(Vectorised(create_env()))
 
 
 @pytest.mark.parametrize("kind", ["an action without labels", "a global action without labels"])
-def test_network_for_an_action_without_labels_is_refused(kind: str) -> None:
+def test_networks_for_actions_without_labels_are_rejected(kind: str) -> None:
     env = WRONG_SPACES[kind][0]()
     with pytest.raises(InvalidSpace, match=NO_LABELS):
         RogueNet(RogueNetConfig(d_model=8, n_head=1), env.obs_space(), env.action_space())
@@ -148,6 +148,6 @@ class Alternates(Good):
 
 
 @pytest.mark.parametrize("create_env", [Alternates, SpaceReorders])
-def test_instances_with_different_spaces_are_refused(create_env: Any) -> None:
+def test_instances_with_different_spaces_are_rejected(create_env: Any) -> None:
     with pytest.raises(InvalidSpace, match="expected the same space every time, got another one"):
         EnvList(create_env, 3)

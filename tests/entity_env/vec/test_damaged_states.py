@@ -1,4 +1,4 @@
-"""Frames that were saved are shown again, and no others."""
+"""Validation of saved states: states of environments are accepted, damaged ones rejected."""
 
 import copy
 from collections.abc import Callable
@@ -26,13 +26,13 @@ def shown_and_state(seed: int) -> tuple[EnvList, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_environments_say_of_themselves_is_taken_back(seed: int) -> None:
+def test_saved_states_of_environments_are_accepted(seed: int) -> None:
     envs, state = shown_and_state(seed)
     again = EnvList(Pasture, N)
     obs = again.set_state(state, envs.obs_space())
     assert obs is not None
-    for name, shown in state["frames"].features.items():
-        assert obs.features[name].values.tolist() == shown.values.tolist()
+    for name, rows in state["frames"].features.items():
+        assert obs.features[name].values.tolist() == rows.values.tolist()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -40,8 +40,8 @@ def test_first_choices_are_allowed(seed: int) -> None:
     envs, state = shown_and_state(seed)
     chosen = first_choices(state["frames"].action_masks, envs.action_space())
     assert envs._last is not None
-    frames, shown = envs._last[0], envs.obs_space()
-    acted = unbatch_actions(chosen, state["frames"], frames, shown, envs.action_space())
+    frames, space = envs._last[0], envs.obs_space()
+    acted = unbatch_actions(chosen, state["frames"], frames, space, envs.action_space())
     assert len(acted) == N
 
 
@@ -83,7 +83,7 @@ DAMAGE: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
         lambda s: s["frames"].action_masks["call"].actors.values.fill(0),
     ),
     (
-        "'walk'.: expected a choice each",
+        "'walk'.: expected a legal choice per actor",
         lambda s: s["frames"].action_masks["walk"].mask.values.fill(False),
     ),
     (
@@ -96,9 +96,7 @@ DAMAGE: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
 
 
 @pytest.mark.parametrize(("said", "damage"), DAMAGE)
-def test_what_no_environments_say_is_refused(
-    said: str, damage: Callable[[dict[str, Any]], Any]
-) -> None:
+def test_damaged_states_are_rejected(said: str, damage: Callable[[dict[str, Any]], Any]) -> None:
     envs, state = shown_and_state(3)
     damage(state)
     with pytest.raises(InvalidObservation, match=said):

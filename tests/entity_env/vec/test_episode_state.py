@@ -1,4 +1,4 @@
-"""Environments that go on from a state: the same future, bit for bit, wherever they do."""
+"""Restored environments: the same future to the bit, in any process."""
 
 import contextlib
 import json
@@ -37,7 +37,7 @@ from tests.entity_env.worlds import Named, NamedInArrays, Walk
 
 
 def future(envs: VecEnv, obs: VecObs, steps: int = 8, seed: int = 1) -> list[VecObs]:
-    """What is shown from some frames on, with random choices."""
+    """Return the frames of random play from some frames on."""
     rng, frames = np.random.default_rng(seed), [obs]
     for _ in range(steps):
         frames.append(envs.act(random_choices(envs, frames[-1], rng), envs.obs_space()))
@@ -45,7 +45,7 @@ def future(envs: VecEnv, obs: VecObs, steps: int = 8, seed: int = 1) -> list[Vec
 
 
 def begun(envs: VecEnv, steps: int = 7) -> VecObs:
-    """The last frames of some steps from the beginning."""
+    """Return the last frames of some random steps after a reset."""
     envs.seed(5)
     return [obs := envs.reset(envs.obs_space()), *future(envs, obs, steps, seed=0)][-1]
 
@@ -132,26 +132,26 @@ def test_states_of_all_examples_have_the_same_future_in_another_process(tmp_path
     assert json.loads(printed) == futures(states)
 
 
-def test_environments_go_on_alone_as_they_do_among_others() -> None:
-    """A state is of each environment: half of them make the same steps as in the whole."""
+def test_states_of_half_of_the_environments_have_the_same_future() -> None:
+    """States of environments are independent of each other."""
     whole, half = EnvList(Minefield, 4), EnvList(Minefield, 2, first_env_index=2)
     begun(whole)
     state = saved(whole)
-    obs, own = restored(whole, state), restored(half, split_state(state, [2, 2])[1])
+    obs, half_obs = restored(whole, state), restored(half, split_state(state, [2, 2])[1])
     rng = np.random.default_rng(2)
-    for _ in range(300):  # past ends of episodes, whose successors are seeded by their number
+    for _ in range(300):  # beyond ends of episodes; the next ones are seeded by their index
         choices = random_choices(whole, obs, rng)
         obs = whole.act(choices, whole.obs_space())
-        own = half.act({n: c[2:] for n, c in choices.items()}, half.obs_space())
-        np.testing.assert_array_equal(own.reward, obs.reward[2:])
-        np.testing.assert_array_equal(own.done, obs.done[2:])
-        assert_same(own.features["Mine"], obs.features["Mine"][2:])
+        half_obs = half.act({n: c[2:] for n, c in choices.items()}, half.obs_space())
+        np.testing.assert_array_equal(half_obs.reward, obs.reward[2:])
+        np.testing.assert_array_equal(half_obs.done, obs.done[2:])
+        assert_same(half_obs.features["Mine"], obs.features["Mine"][2:])
 
 
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(counts=st.lists(st.integers(1, 3), min_size=1, max_size=4), steps=st.integers(0, 9))
-def test_a_state_that_is_split_and_put_together_is_the_same(counts: list[int], steps: int) -> None:
+def test_split_states_concatenate_to_the_same_state(counts: list[int], steps: int) -> None:
     envs = EnvList(Named, sum(counts))
     begun(envs, steps)
     state = saved(envs)
@@ -159,7 +159,7 @@ def test_a_state_that_is_split_and_put_together_is_the_same(counts: list[int], s
     assert_same_future(EnvList(Named, sum(counts)), together, future(envs, restored(envs, state)))
 
 
-def test_statistics_and_numbers_of_running_episodes_go_on(tmp_path: Path) -> None:
+def test_statistics_and_episode_numbers_continue_after_a_restore(tmp_path: Path) -> None:
     def wrapped(name: str) -> VecEnv:
         envs = AddMetricsWrapper(AnyVecEnv(EnvList(Named, NUM_ENVS)))
         return RecordingVecEnv(envs, tmp_path / name, subsample=2)
@@ -176,7 +176,7 @@ def test_statistics_and_numbers_of_running_episodes_go_on(tmp_path: Path) -> Non
     assert (tmp_path / "resumed").read_bytes() == (tmp_path / "straight").read_bytes()
 
 
-def test_recording_may_begin_when_a_run_is_resumed(tmp_path: Path) -> None:
+def test_recording_can_start_when_a_run_is_resumed(tmp_path: Path) -> None:
     envs = EnvList(Named, NUM_ENVS)
     expected = future(envs, begun(envs), 0)
     state = saved(envs)
@@ -204,7 +204,7 @@ class NamedByObjects(Named):
 
 
 @pytest.mark.parametrize("create_env", [Walk, SomeStateful])
-def test_all_environments_are_saved_or_none_is(create_env: Callable[[], Any]) -> None:
+def test_get_state_is_none_if_an_environment_has_no_state(create_env: Callable[[], Any]) -> None:
     envs = EnvList(create_env, NUM_ENVS)
     begun(envs, 0)
     assert envs.get_state() is None
@@ -212,7 +212,7 @@ def test_all_environments_are_saved_or_none_is(create_env: Callable[[], Any]) ->
 
 
 @pytest.mark.slow
-def test_environments_that_offer_no_state_are_to_be_reset() -> None:
+def test_environments_without_state_return_none() -> None:
     named, workers = EnvList(Named, 2), ParallelEnvList(Walk, 2, 1)
     with contextlib.closing(workers):
         begun(named)
@@ -255,7 +255,7 @@ class Forgets(Named):
         (Keeps, r"environment 2 \(Keeps\): get_state: TypeError: where: expected plain data"),
     ],
 )
-def test_a_state_that_cannot_be_saved_is_an_error_that_names_the_environment(
+def test_errors_of_get_state_name_the_environment(
     create_env: Callable[[], Any], message: str
 ) -> None:
     envs = EnvList(create_env, 2, first_env_index=2)
@@ -265,7 +265,7 @@ def test_a_state_that_cannot_be_saved_is_an_error_that_names_the_environment(
 
 
 @pytest.mark.slow
-def test_a_state_that_is_refused_is_an_error_that_names_the_environment() -> None:
+def test_errors_of_set_state_name_the_environment() -> None:
     envs = EnvList(Named, 2)
     begun(envs)
     state = saved(envs)
@@ -279,7 +279,7 @@ def test_a_state_that_is_refused_is_an_error_that_names_the_environment() -> Non
         workers.set_state(state, envs.obs_space())
 
 
-def test_a_state_of_other_numbers_of_environments_is_refused() -> None:
+def test_states_with_another_number_of_environments_are_rejected() -> None:
     envs = EnvList(Named, 2)
     begun(envs)
     with pytest.raises(EntityEnvError, match="the state of 3 environments, got that of 2"):
@@ -290,7 +290,7 @@ def test_a_state_of_other_numbers_of_environments_is_refused() -> None:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_a_worker_lost_before_a_save_is_noticed_by_the_next_step() -> None:
+def test_a_worker_lost_before_a_save_is_replaced_in_the_next_step() -> None:
     quota = RestartQuota(total=9, per_minute=9)
     with contextlib.closing(
         ParallelEnvList(Named, 4, 2, restarts=quota, recover="truncate")
@@ -309,7 +309,7 @@ def test_a_worker_lost_before_a_save_is_noticed_by_the_next_step() -> None:
 
 
 @pytest.mark.slow
-def test_an_environment_may_keep_what_a_state_gave_it() -> None:
+def test_environments_may_store_arrays_of_their_restored_state() -> None:
     """Workers write over the memory that states came through."""
     with contextlib.closing(ParallelEnvList(Minefield, 4, 2)) as workers:
         obs = begun(workers)
@@ -318,7 +318,7 @@ def test_an_environment_may_keep_what_a_state_gave_it() -> None:
         assert_same_future(workers, state, expected)
 
 
-def test_states_are_taken_between_steps() -> None:
+def test_get_state_during_a_step_raises() -> None:
     envs = EnvList(Named, 2)
     envs.act_async(random_choices(envs, begun(envs), np.random.default_rng(0)), envs.obs_space())
     with pytest.raises(EntityEnvError, match="get_state: call wait first"):
@@ -326,16 +326,16 @@ def test_states_are_taken_between_steps() -> None:
 
 
 @pytest.mark.slow
-def test_the_code_of_worlds_is_the_same_in_workers() -> None:
-    here = EnvList(Named, 2).world_code()
-    assert [*here] == [f"{Named.__module__}.Named"]
+def test_code_digests_are_the_same_in_workers() -> None:
+    code = EnvList(Named, 2).world_code()
+    assert [*code] == [f"{Named.__module__}.Named"]
     derived = EnvList(NamedInArrays, 2).world_code()
-    assert derived.items() > here.items()
+    assert derived.items() > code.items()
     with contextlib.closing(ParallelEnvList(Named, 2, 2)) as workers:
-        assert workers.world_code() == here
-        assert AddMetricsWrapper(AnyVecEnv(workers)).world_code() == here
+        assert workers.world_code() == code
+        assert AddMetricsWrapper(AnyVecEnv(workers)).world_code() == code
     unknown = type("Made", (Named,), {})
-    assert EnvList(unknown, 1).world_code() == here
+    assert EnvList(unknown, 1).world_code() == code
 
 
 HASH_MODULUS = 2**61 - 1  # integers that are equal modulo it share a hash
@@ -350,14 +350,14 @@ HASH_MODULUS = 2**61 - 1  # integers that are equal modulo it share a hash
         {"set": [{"tuple": ["x", HASH_MODULUS * i]} for i in range(1000)]},
     ],
 )
-def test_members_that_share_a_hash_are_refused(value: Any) -> None:
+def test_states_with_colliding_hashes_are_rejected(value: Any) -> None:
     with pytest.raises(ValueError, match="different hashes"):
         from_plain(value)
 
 
-def test_texts_take_memory_in_proportion_to_what_is_there() -> None:
+def test_decoding_text_takes_memory_in_proportion_to_its_size() -> None:
     for value in ({"text": ["<U100000000", "x"]}, {"texts": ["<U1000000", [100], ["x"] * 100]}):
-        with pytest.raises(ValueError, match="in proportion to their type"):
+        with pytest.raises(ValueError, match="expected a dtype as wide as its texts"):
             from_plain(value)
     empty = np.zeros(1000, "<U200")
     assert from_plain(to_plain(empty, "names")).dtype == empty.dtype

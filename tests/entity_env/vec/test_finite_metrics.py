@@ -1,4 +1,4 @@
-"""Metrics that are NaN or infinite count as missing, with one warning, unless they are read."""
+"""Metrics that are NaN or infinite count as missing, with one warning, unless they are required."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ def _no_warning_so_far() -> Iterator[None]:
     ("broken", "processes"),
     [("nan", 0), ("inf", 0), ("-inf", 0), pytest.param("nan", 2, marks=pytest.mark.slow)],
 )
-def test_they_count_as_missing_with_one_warning(
+def test_metrics_that_are_not_finite_count_as_missing_with_one_warning(
     processes: int, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     create = partial(Gauges, broken=broken)
@@ -59,7 +59,7 @@ def test_they_count_as_missing_with_one_warning(
     ] == [True] * 2
 
 
-def test_values_of_other_environments_count() -> None:
+def test_finite_values_of_other_environments_count() -> None:
     class Some(Clocks):
         def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
             obs = super().act(actions, obs_filter)
@@ -74,7 +74,7 @@ def test_values_of_other_environments_count() -> None:
         assert np.isfinite(obs.metrics["t"].sum)
 
 
-def test_a_sum_over_all_environments_is_left_out_as_a_whole() -> None:
+def test_metrics_without_values_per_environment_are_dropped_as_a_whole() -> None:
     class Sums(Clocks):
         def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
             obs = super().act(actions, obs_filter)
@@ -88,7 +88,7 @@ def test_a_sum_over_all_environments_is_left_out_as_a_whole() -> None:
         play(envs, 3)
 
 
-def test_metrics_between_two_episodes_are_not_read() -> None:
+def test_metrics_of_padding_frames_are_ignored() -> None:
     class Resets(Clocks):
         def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
             before = self.left > 0
@@ -103,7 +103,7 @@ def test_metrics_between_two_episodes_are_not_read() -> None:
     assert {obs.metrics["t"].count for obs in frames[1:]} >= {3, 4}
 
 
-def test_one_that_is_required_is_an_error_that_names_environment_and_step() -> None:
+def test_errors_of_required_metrics_name_environment_and_step() -> None:
     envs = AddMetricsWrapper(EnvList(Gauges, 2, first_env_index=6))
     envs.finite.is_required, envs.finite.first_env_index = "speed".__eq__, 6
     with pytest.raises(
@@ -113,7 +113,7 @@ def test_one_that_is_required_is_an_error_that_names_environment_and_step() -> N
     assert (e.value.env_index, e.value.step) == (6, 2)
 
 
-def test_metric_with_the_name_of_a_computed_one_gets_a_free_one(
+def test_metrics_with_the_name_of_a_computed_metric_are_renamed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Scored(Clocks):
@@ -124,12 +124,12 @@ def test_metric_with_the_name_of_a_computed_one_gets_a_free_one(
                 obs.env_metrics[name], obs.metrics[name] = rows, Metric.of(rows.values)
             return obs
 
-    own = {"env/reward", "env/env/reward", "env/entity_count/Clock", "env/episode_length"}
+    renamed = {"env/reward", "env/env/reward", "env/entity_count/Clock", "env/episode_length"}
     with caplog.at_level(logging.WARNING):
         frames = play(AddMetricsWrapper(Scored(3)), 4)[1:]
     for obs in frames:
-        assert own <= obs.metrics.keys()
-        assert {obs.metrics[name].max for name in own} == {100.0}
+        assert renamed <= obs.metrics.keys()
+        assert {obs.metrics[name].max for name in renamed} == {100.0}
         assert obs.metrics["reward"].max == obs.reward.max() < 100
-        assert own <= obs.env_metrics.keys()
+        assert renamed <= obs.env_metrics.keys()
     assert sum("metrics['reward']: logged as 'env/reward'" in m for m in caplog.messages) == 1

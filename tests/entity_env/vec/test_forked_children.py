@@ -1,4 +1,4 @@
-"""Children that environments start keep nothing of workers alive, nor hide their end."""
+"""Child processes of environments keep no resources of workers and do not delay their end."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ def pids(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["fork", "exec", "multiprocessing"])
-def test_death_of_a_worker_is_seen_at_once_although_its_child_lives(how: str, pids: Path) -> None:
+def test_the_loss_of_a_worker_is_detected_while_its_child_lives(how: str, pids: Path) -> None:
     def create_env() -> Forks:
         return Forks(how, str(pids))
 
@@ -80,8 +80,8 @@ def test_workers_end_with_a_trainer_whose_child_lives(pids: Path) -> None:
 
 
 @pytest.mark.alone
-def test_child_lets_go_of_what_its_parent_shares_with_workers(pids: Path) -> None:
-    """Files that only a worker and its parent should have."""
+def test_children_close_the_files_that_their_parent_shares_with_workers(pids: Path) -> None:
+    """Only a worker and its parent should have these files."""
     before = _shared_files(os.getpid())
     with contextlib.closing(ParallelEnvList(Walk, 2, 1)) as workers:
         workers.reset(SPACE)
@@ -103,7 +103,7 @@ def test_child_lets_go_of_what_its_parent_shares_with_workers(pids: Path) -> Non
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_child_of_a_worker_lets_go_of_the_memory_that_the_worker_shares(pids: Path) -> None:
+def test_children_of_a_worker_close_its_shared_memory(pids: Path) -> None:
     def create_env() -> Forks:
         return ForksInStep("fork", str(pids))
 
@@ -121,11 +121,11 @@ def test_child_of_a_worker_lets_go_of_the_memory_that_the_worker_shares(pids: Pa
 
 def _shared_files(pid: int) -> set[str]:
     """Return the shared memory and socket pairs that a process has open."""
-    found = set()
+    names = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            found.add(f"{entry.readlink()} of {entry.stat().st_ino}")
-    return {name for name in found if "memfd:entity_env" in name or "socket" in name}
+            names.add(f"{entry.readlink()} of {entry.stat().st_ino}")
+    return {name for name in names if "memfd:entity_env" in name or "socket" in name}
 
 
 def _is_running(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Where named entities stand: what is known from an earlier step is what one would find anew."""
+"""Positions of named entities: cached layouts match each frame."""
 
 from typing import Any
 
@@ -30,8 +30,8 @@ from tests.strategies import World, worlds
 
 @pytest.mark.slow
 @given(worlds(numbers=True))
-def test_positions_by_name_are_those_in_each_frame(world: World) -> None:
-    """All frames at once, by type or by id, against one frame at a time."""
+def test_located_positions_match_each_frame(world: World) -> None:
+    """All frames together, by type or by id, compared with each frame on its own."""
     types, n = list(world.obs_space.entities), len(world.frames)
 
     def frames_of(frames: list[Observation]) -> located.Frames:
@@ -62,8 +62,8 @@ def test_positions_by_name_are_those_in_each_frame(world: World) -> None:
 
 @pytest.mark.slow
 @given(worlds(numbers=True))
-def test_a_batch_made_before_does_not_change_the_next(world: World) -> None:
-    """Even where somebody wrote into the arrays of the first."""
+def test_modifying_a_batch_does_not_change_the_next_one(world: World) -> None:
+    """Cached positions are copied into each batch."""
     first = batch_obs(world.frames, world.obs_space, world.action_space)
     for mask in first.action_masks.values():
         mask.actors.values[:] = -1
@@ -73,25 +73,25 @@ def test_a_batch_made_before_does_not_change_the_next(world: World) -> None:
     assert_same(second, batch_obs(world.frames, world.obs_space, world.action_space))
 
 
-def test_frames_with_as_many_entities_of_other_types_are_told_apart() -> None:
-    """Two types with 1 and 2 entities are not one type in two frames."""
-    two = ObsSpace(entities={"A": Entity([]), "B": Entity([])})
-    one = ObsSpace(entities={"A": Entity([])})
+def test_equal_counts_of_other_types_have_other_positions() -> None:
+    """Two types with 1 and 2 entities differ from one type in two frames."""
+    pair = ObsSpace(entities={"A": Entity([]), "B": Entity([])})
+    single = ObsSpace(entities={"A": Entity([])})
     move = {"move": CategoricalActionSpace(["a", "b"])}
 
     def frame(*counts: int) -> Observation:
         entities = {name: [[]] * n for name, n in zip("AB", counts, strict=False)}
         return Observation(entities=entities, actions={"move": CategoricalActionMask()})
 
-    assert batch_obs([frame(1, 2)], two, move).action_masks["move"].actors.lengths.tolist() == [3]
-    masks = batch_obs([frame(1), frame(2)], one, move).action_masks
+    assert batch_obs([frame(1, 2)], pair, move).action_masks["move"].actors.lengths.tolist() == [3]
+    masks = batch_obs([frame(1), frame(2)], single, move).action_masks
     assert masks["move"].actors.lengths.tolist() == [1, 2]
     assert masks["move"].actors.values.tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("types", [1, 2])
 @pytest.mark.parametrize("give", [set, dict.keys, dict], ids=["set", "keys", "dictionary"])
-def test_ids_in_no_order_are_refused_with_the_environment(give: Any, types: int) -> None:
+def test_errors_for_unordered_ids_name_the_environment(give: Any, types: int) -> None:
     names = ["Unit", "Rock"][:types]
 
     class Units(Walk):

@@ -1,4 +1,4 @@
-"""Entities that are hidden from the policy are left out of those that an action may select."""
+"""Entities hidden from the policy are excluded from the actees of an action."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -63,10 +63,10 @@ def frames(draw: st.DrawFn) -> tuple[Observation, Observation]:
                 shape
             )
         by_id = [actees[i][0] for i in left]
-        own = None if mask is None else mask[..., left]
+        columns = None if mask is None else mask[..., left]
         return (
             SelectEntityActionMask(actor_types=["Me"], actee_types=named, mask=mask),
-            SelectEntityActionMask(actor_types=["Me"], actee_ids=by_id, mask=own),
+            SelectEntityActionMask(actor_types=["Me"], actee_ids=by_id, mask=columns),
         )
 
     pick, then = masks(1), masks(2)
@@ -88,19 +88,19 @@ def frames(draw: st.DrawFn) -> tuple[Observation, Observation]:
 
 @pytest.mark.slow
 @given(st.lists(frames(), min_size=1, max_size=4), st.integers(0, 9))
-def test_actees_by_type_are_those_visible_by_id(
+def test_actees_by_type_equal_the_visible_ones_by_id(
     pairs: list[tuple[Observation, Observation]], seed: int
 ) -> None:
     """In batches, in the actions of the environment, and back."""
     by_type, by_id = ([pair[k] for pair in pairs] for k in range(2))
-    one, other = (batch_obs(obs, SPACE, ACTIONS) for obs in (by_type, by_id))
+    batch, batch_by_id = (batch_obs(obs, SPACE, ACTIONS) for obs in (by_type, by_id))
     for name in ACTIONS:
-        assert full(one, name) == full(other, name)
-    chosen = random_choices(one, ACTIONS, np.random.default_rng(seed))
-    own = unbatch_actions(chosen, one, by_type, SPACE, ACTIONS)
-    others = unbatch_actions(chosen, other, by_id, SPACE, ACTIONS)
-    assert repr(own) == repr(others)
-    picks, mask = [actions.get("pick") for actions in own], one.action_masks["pick"]
+        assert full(batch, name) == full(batch_by_id, name)
+    chosen = random_choices(batch, ACTIONS, np.random.default_rng(seed))
+    actions_by_type = unbatch_actions(chosen, batch, by_type, SPACE, ACTIONS)
+    actions_by_id = unbatch_actions(chosen, batch_by_id, by_id, SPACE, ACTIONS)
+    assert repr(actions_by_type) == repr(actions_by_id)
+    picks, mask = [actions.get("pick") for actions in actions_by_type], batch.action_masks["pick"]
     again = ACTIONS["pick"].encode("pick", picks, mask, by_type, SPACE)
     assert again.values.tolist() == chosen["pick"].values.tolist()
 
@@ -115,7 +115,7 @@ def full(batch: VecObs, name: str) -> list[Any]:
     return [(one.values.tolist(), one.lengths.tolist()) for one in rows]
 
 
-def test_one_that_is_named_by_id_is_refused() -> None:
+def test_hidden_actees_named_by_id_are_rejected() -> None:
     mask = SelectEntityActionMask(actor_types=["Me"], actee_ids=["b"])
     obs = Observation(
         entities={"Coin": ([[0.0], [1.0]], ["a", "b"]), "Me": [[]]},
@@ -132,7 +132,7 @@ def test_one_that_is_named_by_id_is_refused() -> None:
 
 
 class Fog(PlainState, Environment):
-    """Coins of which some are hidden; who picks one that is gets -1."""
+    """Coins, some of them hidden; picking a hidden one gives a reward of -1."""
 
     def obs_space(self) -> ObsSpace:
         return ObsSpace(entities={"Coin": Entity(["x"]), "Me": Entity([])})
@@ -162,7 +162,7 @@ class Fog(PlainState, Environment):
         )
 
 
-def test_an_environment_with_hidden_actees_is_right_and_resumes() -> None:
+def test_environments_with_hidden_actees_pass_check_env_and_resume() -> None:
     report = check_env(Fog, episodes=4)
     assert report.ok, report
     envs, rng = EnvList(Fog, 5), np.random.default_rng(0)

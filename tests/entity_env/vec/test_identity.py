@@ -1,4 +1,4 @@
-"""Numbers of entities: equal ones are the same entity, in every frame of an episode."""
+"""Numbers of entities: equal numbers are the same entity in all frames of an episode."""
 
 import contextlib
 import os
@@ -98,9 +98,9 @@ def frames(draw: st.DrawFn) -> Ids:
     """Some of a few entities, in any order, each of one type or another."""
     ids = draw(st.permutations([0, "0", (0, 1), None, 2.5, b"x"]))
     first, last = sorted((draw(st.integers(0, 6)), draw(st.integers(0, 6))))
-    given = {"Dog": ids[:first], "Cat": ids[first:last]}
+    ids_by_type = {"Dog": ids[:first], "Cat": ids[first:last]}
     left_out = draw(st.sets(st.sampled_from(["Cat", "Dog"])))
-    return {name: ids for name, ids in given.items() if name not in left_out}
+    return {name: ids for name, ids in ids_by_type.items() if name not in left_out}
 
 
 scripts = st.lists(
@@ -111,25 +111,25 @@ scripts = st.lists(
 
 
 def model(episodes: list[Episode]) -> Iterator[tuple[Ids, Ids | None]]:
-    """Yield the numbers that each step shows and those of the last observation, by a list."""
+    """Yield the numbers in each step and in the last observation, from a list of ids."""
 
     def numbers(ids: Ids) -> Ids:
-        of_types: Ids = {name: [] for name in TYPES}
+        by_type: Ids = {name: [] for name in TYPES}
         for name in TYPES:
-            for one in ids.get(name, []):
-                if one not in seen[name]:
-                    seen[name].append(one)
-                of_types[name].append(seen[name].index(one))
-        return of_types
+            for entity_id in ids.get(name, []):
+                if entity_id not in seen[name]:
+                    seen[name].append(entity_id)
+                by_type[name].append(seen[name].index(entity_id))
+        return by_type
 
     last = None
     while True:
-        for shown, is_cut_off in episodes:
+        for frames, is_cut_off in episodes:
             seen: Ids = {name: [] for name in TYPES}
-            for ids in shown[:-1]:
+            for ids in frames[:-1]:
                 yield numbers(ids), last
                 last = None
-            last = numbers(shown[-1]) if is_cut_off else None
+            last = numbers(frames[-1]) if is_cut_off else None
 
 
 def numbers_in(obs: VecObs, i: int) -> Ids:
@@ -137,17 +137,17 @@ def numbers_in(obs: VecObs, i: int) -> Ids:
 
 
 @given(st.lists(scripts, min_size=1, max_size=3))
-def test_numbers_are_those_of_a_list_of_everything_shown(of_envs: list[list[Episode]]) -> None:
+def test_numbers_match_a_list_of_all_observed_entities(scripted: list[list[Episode]]) -> None:
     """Entities come, go, return, change places and types, are hidden or have no ids."""
-    made = iter(of_envs)
-    envs = EnvList(lambda: Scripted(next(made)), len(of_envs))
+    made = iter(scripted)
+    envs = EnvList(lambda: Scripted(next(made)), len(scripted))
     envs.track()
-    models = [model(episodes) for episodes in of_envs]
+    models = [model(episodes) for episodes in scripted]
     obs = envs.reset(SPACE)
     for _ in range(12):
         assert list(obs.identity) == TYPES
         expected = [next(one) for one in models]
-        assert [numbers_in(obs, i) for i in range(len(obs))] == [shown for shown, _ in expected]
+        assert [numbers_in(obs, i) for i in range(len(obs))] == [numbers for numbers, _ in expected]
         finals = [last for _, last in expected if last is not None]
         assert (obs.final is None) == (not finals)
         if obs.final is not None:
@@ -155,7 +155,7 @@ def test_numbers_are_those_of_a_list_of_everything_shown(of_envs: list[list[Epis
         obs = envs.act({}, SPACE)
 
 
-def test_only_tracked_types_have_numbers_and_only_where_they_are_shown() -> None:
+def test_only_tracked_types_in_the_filter_have_numbers() -> None:
     episodes = [Episode([{"Cat": ["a"], "Dog": ["b", "c"]}] * 2, True)]
     envs = EnvList(lambda: Scripted(episodes), 1)
     envs.track(["Cat"])
@@ -170,10 +170,10 @@ def test_only_tracked_types_have_numbers_and_only_where_they_are_shown() -> None
 
 
 def future(envs: VecEnv, obs: VecObs, steps: int = 12) -> list[VecObs]:
-    rng, shown = np.random.default_rng(1), [obs]
+    rng, frames = np.random.default_rng(1), [obs]
     for _ in range(steps):
-        shown.append(envs.act(random_choices(envs, shown[-1], rng), envs.obs_space()))
-    return shown[1:]
+        frames.append(envs.act(random_choices(envs, frames[-1], rng), envs.obs_space()))
+    return frames[1:]
 
 
 def tracked(envs: VecEnv) -> VecEnv:
@@ -198,7 +198,7 @@ def without_numbers(obs: VecObs) -> VecObs:
     return replace(obs, identity={}, final=final)
 
 
-def test_each_side_of_a_match_has_numbers_of_its_own() -> None:
+def test_sides_of_a_match_number_entities_independently() -> None:
     """Units 0 to 3 are of one type for side 0, and of the other one for side 1."""
     envs = EnvList(Duel, 4)
     envs.track()
@@ -225,37 +225,37 @@ def test_numbers_do_not_depend_on_processes(create_env: Callable[[], Any], proce
 
 
 @pytest.mark.slow
-def test_numbers_of_numpy_and_tuples_may_take_turns_as_ids() -> None:
+def test_ids_may_alternate_between_numpy_numbers_and_tuples() -> None:
     """NumPy compares a number with each member of a tuple."""
     envs = EnvList(Named, 4)
     envs.track()
-    shown = [obs.identity["Who"] for obs in play(envs, 30)]
-    assert all(len({*numbers.values}) > 0 for numbers in shown)
+    identities = [obs.identity["Who"] for obs in play(envs, 30)]
+    assert all(len({*numbers.values}) > 0 for numbers in identities)
 
 
-def test_numbers_go_on_from_a_state_in_any_number_of_processes() -> None:
+def test_numbers_continue_from_a_state_in_any_number_of_processes() -> None:
     with contextlib.ExitStack() as stack:
         workers = [
             stack.enter_context(contextlib.closing(ParallelEnvList(Crowd, 5, processes)))
             for processes in (1, 2)
         ]
-        here = tracked(EnvList(Crowd, 5))
-        obs = play(here, 6)[-1]
-        state = saved(here)
-        expected = future(here, obs)
+        local = tracked(EnvList(Crowd, 5))
+        obs = play(local, 6)[-1]
+        state = saved(local)
+        expected = future(local, obs)
         for envs in (EnvList(Crowd, 5), *workers):
-            shown = restored(tracked(envs), state)
-            assert_same(shown.identity, obs.identity)
-            for got, want in zip(future(envs, shown), expected, strict=True):
+            last = restored(tracked(envs), state)
+            assert_same(last.identity, obs.identity)
+            for got, want in zip(future(envs, last), expected, strict=True):
                 assert_same(got, want)
         # a state of workers, split and put together, in this process
-        shown = restored(workers[0], state)
+        last = restored(workers[0], state)
         again = cat_states(split_state(saved(workers[0]), [1, 4]))
         assert pack(again, exact=True) == pack(state, exact=True)
-        assert_same(restored(EnvList(Crowd, 5), again), without_numbers(shown))
+        assert_same(restored(EnvList(Crowd, 5), again), without_numbers(last))
 
 
-def test_a_state_that_was_not_tracked_begins_with_the_frames_shown() -> None:
+def test_states_without_tracking_start_numbering_at_their_last_frames() -> None:
     episode = Episode([{"Cat": [5, 6]}, {"Cat": [7, 6]}, {"Cat": [5, 7]}, {}], True)
 
     def made() -> VecEnv:
@@ -268,21 +268,21 @@ def test_a_state_that_was_not_tracked_begins_with_the_frames_shown() -> None:
         states.append(saved(envs))
     for state, expected in zip(states, ([[0, 1], [2, 0]], [[2, 1], [0, 2]]), strict=True):
         envs = tracked(made())
-        shown = restored(envs, state), envs.act({}, SPACE)
-        assert [numbers_in(obs, 0)["Cat"] for obs in shown] == expected
+        frames = restored(envs, state), envs.act({}, SPACE)
+        assert [numbers_in(obs, 0)["Cat"] for obs in frames] == expected
     # Environments that are not tracked pass over the numbers of a state.
     envs = made()
     assert restored(envs, states[1]).identity == {}
     assert pack(envs.get_state(), exact=True) == pack(states[0], exact=True)
 
 
-def test_without_tracking_no_byte_of_frames_states_and_recordings_changes(tmp_path: Path) -> None:
+def test_frames_states_and_recordings_are_unchanged_without_tracking(tmp_path: Path) -> None:
     """So that files stay readable for earlier releases."""
     plain, numbered = EnvList(Crowd, 3), tracked(EnvList(Crowd, 3))
-    for one, other in zip(play(plain, 12), play(numbered, 12), strict=True):
-        assert one.identity == {}
-        assert b"identity" not in pack(one)
-        assert pack(one) == pack(without_numbers(other))
+    for actual, other in zip(play(plain, 12), play(numbered, 12), strict=True):
+        assert actual.identity == {}
+        assert b"identity" not in pack(actual)
+        assert pack(actual) == pack(without_numbers(other))
         assert b"identity" in pack(other)
     assert b"identity" not in pack(plain.get_state(), exact=True)
     assert b"identity" in pack(numbered.get_state(), exact=True)
@@ -291,14 +291,14 @@ def test_without_tracking_no_byte_of_frames_states_and_recordings_changes(tmp_pa
     assert b"identity" not in (tmp_path / "plain.rec").read_bytes()
 
 
-def test_recordings_have_the_numbers_and_may_go_on_without(tmp_path: Path) -> None:
+def test_recordings_have_numbers_and_can_be_continued_without(tmp_path: Path) -> None:
     path = tmp_path / "some.rec"
     with contextlib.closing(RecordingVecEnv(tracked(EnvList(Crowd, 2)), path)) as envs:
-        shown = play(envs, 6)
+        frames = play(envs, 6)
     with contextlib.closing(RecordingVecEnv(EnvList(Crowd, 2), path)) as envs:
         play(envs, 6)
     recording = Recording.open(path)
-    for step, obs in zip(recording.steps(), shown[:-1], strict=False):
+    for step, obs in zip(recording.steps(), frames[:-1], strict=False):
         assert_same(step.decisions.obs.identity, obs.identity)
     episodes = [episode.decisions.obs for episode in recording.episodes()]
     counts = [obs.identity["Cat"].lengths.tolist() for obs in episodes]
@@ -306,28 +306,28 @@ def test_recordings_have_the_numbers_and_may_go_on_without(tmp_path: Path) -> No
     assert not any(counts[-1])
 
 
-def test_wrappers_pass_numbers_on() -> None:
+def test_wrappers_pass_numbers_through() -> None:
     expected = play(tracked(EnvList(Crowd, 3)), 12)
     for wrapped in (AddMetricsWrapper(EnvList(Crowd, 3)), AnyVecEnv(EnvList(Crowd, 3))):
         for got, want in zip(play(tracked(wrapped), 12), expected, strict=True):
             assert_same(got.identity, want.identity)
 
 
-def test_frames_that_are_taken_and_put_together_keep_their_numbers() -> None:
+def test_take_and_cat_preserve_numbers() -> None:
     obs = play(tracked(EnvList(Crowd, 4)), 5)[-1]
     order = np.array([2, 0, 3, 1])
-    taken = obs.take(order)
-    assert [numbers_in(taken, i) for i in range(4)] == [numbers_in(obs, i) for i in order]
-    together = VecObs.cat([taken, without_numbers(obs)])
+    permuted = obs.take(order)
+    assert [numbers_in(permuted, i) for i in range(4)] == [numbers_in(obs, i) for i in order]
+    together = VecObs.cat([permuted, without_numbers(obs)])
     assert [numbers_in(together, i) for i in range(4)] == [numbers_in(obs, i) for i in order]
     assert numbers_in(together, 5) == {name: [] for name in TYPES}
-    taken.extend(obs)
-    assert [numbers_in(taken, i) for i in range(4, 8)] == [numbers_in(obs, i) for i in range(4)]
+    permuted.extend(obs)
+    assert [numbers_in(permuted, i) for i in range(4, 8)] == [numbers_in(obs, i) for i in range(4)]
 
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_a_worker_that_is_replaced_numbers_new_episodes() -> None:
+def test_replaced_workers_number_new_episodes() -> None:
     with contextlib.closing(ParallelEnvList(Crowd, 4, 2, recover="truncate")) as workers:
         before = play(tracked(workers), 1)[-1]
         os.kill(workers._workers[1].process.pid, signal.SIGKILL)
@@ -350,7 +350,7 @@ def test_a_worker_that_is_replaced_numbers_new_episodes() -> None:
     ],
     ids=["here", "any", "workers"],
 )
-def test_types_are_known_and_chosen_before_the_first_frames(make: Callable[[], VecEnv]) -> None:
+def test_track_rejects_unknown_types_and_calls_after_a_reset(make: Callable[[], VecEnv]) -> None:
     with contextlib.closing(make()) as envs:
         expected = r"^track: expected types among \['Cat', 'Dog', 'Rock'\], got \['Cats'\]$"
         with pytest.raises(EntityEnvError, match=expected):
@@ -365,7 +365,7 @@ def test_types_are_known_and_chosen_before_the_first_frames(make: Callable[[], V
             envs.track(["Dog"])
 
 
-def test_worlds_in_arrays_number_the_entities_that_stay_the_same() -> None:
+def test_environments_in_array_operations_number_persistent_entities() -> None:
     """Mines stay where they are; heads of snakes have the ids of the plain world."""
     mines, rng = VecMinefield(6, max_mines=4), np.random.default_rng(0)
     mines.track(["Target", "Mine"])
@@ -379,9 +379,9 @@ def test_worlds_in_arrays_number_the_entities_that_stay_the_same() -> None:
         ends += int(obs.done.sum())
     assert ends > 0
     snakes, plain = VecMultiSnake(3, num_snakes=3), EnvList(lambda: MultiSnake(num_snakes=3), 3)
-    shown = [tracked(envs).reset(envs.obs_space()) for envs in (snakes, plain)]
-    assert_same(shown[0].identity["SnakeHead"], shown[1].identity["SnakeHead"])
-    for obs in shown:
+    frames = [tracked(envs).reset(envs.obs_space()) for envs in (snakes, plain)]
+    assert_same(frames[0].identity["SnakeHead"], frames[1].identity["SnakeHead"])
+    for obs in frames:
         assert {name: int(of.lengths.sum()) for name, of in obs.identity.items()} == {
             "SnakeHead": 9,
             "SnakeBody": 0,
@@ -401,7 +401,7 @@ class Others:
         return {}
 
 
-def test_environments_that_cannot_number_entities_say_so() -> None:
+def test_environments_without_numbering_raise() -> None:
     with pytest.raises(EntityEnvError, match=r"^track: Others does not number .*; over"):
         AnyVecEnv(Others()).track()
 
@@ -434,7 +434,7 @@ class Numbers(Others):
         ({"Cat": [0, 0]}, "expected one for each entity, or none"),
     ],
 )
-def test_numbers_of_other_vectorised_environments_are_checked(
+def test_numbers_of_third_party_vectorized_environments_are_checked(
     identity: dict[str, list[Any]], expected: str
 ) -> None:
     rows = {n: Ragged(np.array(v), np.array([1, len(v) - 1])) for n, v in identity.items()}
@@ -453,8 +453,8 @@ def test_numbers_of_other_vectorised_environments_are_checked(
         ([[], 1], "expected hashable ids"),
     ],
 )
-def test_wrong_ids_of_a_last_observation_are_located(ids: list[Any], expected: str) -> None:
-    """Without tracking nobody looks at them."""
+def test_errors_for_ids_of_final_name_the_environment(ids: list[Any], expected: str) -> None:
+    """Without tracking these ids are not checked."""
     endings: tuple[Ids, Ids] = {}, {"Cat": ids}
     made = iter([[Episode([{}, {}, ending], True)] for ending in endings] * 2)
     plain, numbered = (EnvList(lambda: Scripted(next(made)), 2) for _ in range(2))
@@ -486,7 +486,7 @@ def test_damaged_numbers_of_a_state_are_an_error(ids: list[Any], expected: str) 
         tracked(EnvList(Crowd, 1)).set_state(state, SPACE)
 
 
-def test_ids_that_cannot_be_saved_are_an_error_also_once_they_are_gone() -> None:
+def test_ids_that_are_not_plain_data_raise_even_after_their_entity_is_gone() -> None:
     envs = EnvList(lambda: Resumable([Episode([{"Cat": [object()]}, {}, {}], True)]), 1)
     envs.track()
     envs.reset(SPACE)

@@ -24,14 +24,14 @@ def check(counted: list[bool], envs: AddMetricsWrapper) -> None:
         assert obs.metrics["entity_count/Thing"].sum == things.sum()
         assert (
             obs.metrics["entity_count"].max == (things + 1).max()
-        )  # the goal; what is global is none
+        )  # 1 for the goal; global features are no entity
         assert not [name for name in obs.metrics if "__global__" in name]
         assert obs.metrics["step"].count == obs.metrics["reward"].count == rows.sum()
         np.testing.assert_allclose(obs.metrics["reward"].sum, obs.reward[rows].sum(), rtol=1e-6)
         values = obs.env_metrics["x"]
         if "x" in obs.metrics:
-            own = [values[int(i)].values.sum() for i in np.flatnonzero(rows)]
-            np.testing.assert_allclose(obs.metrics["x"].sum, sum(own))
+            totals = [values[int(i)].values.sum() for i in np.flatnonzero(rows)]
+            np.testing.assert_allclose(obs.metrics["x"].sum, sum(totals))
             assert obs.metrics["x"].count == values.lengths[rows].sum()
 
 
@@ -45,25 +45,25 @@ def test_metrics_of_some_environments() -> None:
     check(counted, AddMetricsWrapper(EnvList(Walk, 4), np.array(counted)))
 
 
-def test_a_reset_begins_the_statistics_anew() -> None:
+def test_reset_clears_the_statistics() -> None:
     envs = AddMetricsWrapper(EnvList(Walk, 4))
     first = [obs.metrics for obs in play(envs, 7)[1:]]
     assert first == [obs.metrics for obs in play(envs, 7)[1:]]
 
 
 @given(st.lists(st.lists(st.integers(-9, 9), min_size=3, max_size=3), min_size=1))
-def test_metrics_of_many_counts_are_those_of_each(rows: list[list[int]]) -> None:
+def test_metrics_of_rows_equal_the_metric_of_each_row(rows: list[list[int]]) -> None:
     for cut in (0, 1, 3):
         counts = np.array(rows, dtype=np.int64)[:, :cut]
         assert Metric.of_each(counts) == [Metric.of(row) for row in counts]
 
 
-def test_a_metric_is_of_all_values_whatever_their_type_and_shape() -> None:
+def test_metrics_accept_values_of_any_dtype_and_shape() -> None:
     assert Metric.of(np.array([[True, True], [True, False]])) == Metric(4, 3.0, 0.0, 1.0)
     assert Metric.of(np.array([[3, -1]], dtype=np.int8)) == Metric(2, 2.0, -1.0, 3.0)
 
 
-def test_the_mean_of_nothing_is_zero() -> None:
+def test_the_mean_of_no_values_is_zero() -> None:
     metric = Metric()
     assert metric.mean == 0.0
     metric.push(3.0)

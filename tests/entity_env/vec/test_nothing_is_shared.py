@@ -1,6 +1,6 @@
-"""Environments may overwrite what they are given, and return the same objects each time.
+"""Environments may overwrite their inputs, and return the same objects in each step.
 
-All that is kept of a step is then as with a twin that does neither.
+The twin of each environment copies both; frames, states and recordings must be equal.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from entity_env import (
     check_env,
 )
 from entity_env.adapters.any_vec_env import AnyVecEnv
-from entity_env.bot import ask_bots, shown_frames
+from entity_env.bot import bot_choices, bot_observations
 from entity_env.examples import ENV_REGISTRY, Duel, VecMinefield
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.serialization.messages import pack, unpack
@@ -55,7 +55,7 @@ def twins(cls: Any) -> list[Callable[..., Any]]:
 
 
 def played(envs: VecEnv, steps: int, obs: VecObs | None = None) -> list[VecObs]:
-    """Frames of random play, whose choices are as chosen after each step."""
+    """Return frames of random play; checks that the choices are not modified."""
     rng = np.random.default_rng(3)
     if obs is None:
         with contextlib.suppress(EntityEnvError):  # of those in array operations
@@ -74,24 +74,24 @@ def played(envs: VecEnv, steps: int, obs: VecObs | None = None) -> list[VecObs]:
 
 
 @pytest.mark.parametrize("cls", [*ENV_REGISTRY.values(), *OWN])
-def test_frames_are_those_of_the_twin(cls: Any) -> None:
+def test_frames_equal_those_of_the_twin(cls: Any) -> None:
     expected, got = (played(EnvList(make, NUM_ENVS), 25) for make in twins(cls))
-    for one, other in zip(got, expected, strict=True):
-        assert_same(one, other)
+    for actual, other in zip(got, expected, strict=True):
+        assert_same(actual, other)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", [Named, Duel])
-def test_frames_in_workers_are_those_of_the_twin(cls: Any) -> None:
+def test_frames_in_workers_equal_those_of_the_twin(cls: Any) -> None:
     well_behaved, overwriting = twins(cls)
     expected = played(EnvList(well_behaved, NUM_ENVS), 12)
     with contextlib.closing(ParallelEnvList(overwriting, NUM_ENVS, 2)) as envs:
-        for one, other in zip(played(envs, 12), expected, strict=True):
-            assert_same(one, other)
+        for actual, other in zip(played(envs, 12), expected, strict=True):
+            assert_same(actual, other)
 
 
 @pytest.mark.parametrize("cls", [Named, Camp, Duel])
-def test_restored_episodes_are_those_of_the_twin(cls: Any) -> None:
+def test_restored_episodes_equal_those_of_the_twin(cls: Any) -> None:
     futures = []
     for make in twins(cls):
         envs, again = EnvList(make, NUM_ENVS), EnvList(make, NUM_ENVS)
@@ -102,12 +102,12 @@ def test_restored_episodes_are_those_of_the_twin(cls: Any) -> None:
         assert obs is not None
         futures.append((data, played(again, 8, obs)))
     assert_same(futures[1][1][0], futures[0][1][0])
-    for one, other in zip(futures[1][1], futures[0][1], strict=True):
-        assert_same(one, other)
+    for actual, other in zip(futures[1][1], futures[0][1], strict=True):
+        assert_same(actual, other)
 
 
 @pytest.mark.parametrize("cls", [Named, Targets, Duel])
-def test_recordings_are_those_of_the_twin(cls: Any, tmp_path: Path) -> None:
+def test_recordings_equal_those_of_the_twin(cls: Any, tmp_path: Path) -> None:
     files = [tmp_path / "twin", tmp_path / "overwriting"]
     for path, make in zip(files, twins(cls), strict=True):
         with contextlib.closing(RecordingVecEnv(EnvList(make, NUM_ENVS), path)) as envs:
@@ -118,14 +118,14 @@ def test_recordings_are_those_of_the_twin(cls: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "make", [VecMinefield, lambda n: EnvList(Named, n), lambda n: EnvList(Duel, n)]
 )
-def test_vectorised_environments_may_reuse_their_batch(make: Callable[[int], VecEnv]) -> None:
+def test_vectorized_environments_may_reuse_their_batch(make: Callable[[int], VecEnv]) -> None:
     expected = played(AddMetricsWrapper(AnyVecEnv(make(NUM_ENVS))), 25)
     got = played(AddMetricsWrapper(AnyVecEnv(HostileVecEnv(make(NUM_ENVS)))), 25)
-    for one, other in zip(got, expected, strict=True):
-        assert_same(one, other)
+    for actual, other in zip(got, expected, strict=True):
+        assert_same(actual, other)
 
 
-def test_bots_may_overwrite_what_they_see() -> None:
+def test_bots_may_overwrite_their_observations() -> None:
     envs = EnvList(Duel, NUM_ENVS)
     envs.seed(0)
     obs = envs.reset(envs.obs_space())
@@ -135,14 +135,14 @@ def test_bots_may_overwrite_what_they_see() -> None:
         bots = [cls() for cls in classes * 2]
         for seed, bot in enumerate(bots):
             bot.seed(seed)
-        frames = shown_frames(obs, envs.obs_space(), spaces)
-        choices.append(ask_bots(bots, frames, obs, spaces, where=str))
+        frames = bot_observations(obs, envs.obs_space(), spaces)
+        choices.append(bot_choices(bots, frames, obs, spaces, where=str))
     assert_same(choices[1], choices[0])
     assert_same(obs, before)
 
 
 @pytest.mark.parametrize("cls", [Named, Camp, Duel])
-def test_nothing_is_found_wrong_with_the_twin_that_overwrites(cls: Any) -> None:
+def test_environments_that_overwrite_observations_pass_check_env(cls: Any) -> None:
     reports = [check_env(make, max_steps=30) for make in (cls, hostile(cls))]
     expected, got = ([f.text for f in r.problems + r.remarks] for r in reports)
     assert got == expected
@@ -173,7 +173,7 @@ class Reuses(Environment):
         return self.seen
 
 
-def test_end_of_an_episode_counts_if_the_reset_overwrites_it() -> None:
+def test_outcomes_of_the_last_step_survive_a_reset_that_overwrites_them() -> None:
     envs = EnvList(Reuses, 1)
     frames = played(envs, 5)
     assert [float(obs.reward[0]) for obs in frames] == [0, 1, 1, 1, 1, 1]
@@ -212,7 +212,7 @@ class Removes(Environment):
         return Observation(entities={"Unit": (rows, self.units)}, actions=orders)
 
 
-def test_actors_are_all_read_while_the_dead_are_removed() -> None:
+def test_all_actors_can_be_iterated_while_entities_are_removed() -> None:
     envs = EnvList(Removes, 2)
     played(envs, 2)
     for match in envs.matches:
@@ -238,7 +238,7 @@ class SharedByClass(Reuses):
         return obs
 
 
-def test_what_two_instances_change_is_remarked() -> None:
+def test_arrays_shared_by_instances_are_a_remark_of_check_env() -> None:
     report = check_env(SharedByClass)
     assert report.ok
     assert [remark.field for remark in report.remarks] == ["features of 'P'"]

@@ -1,7 +1,4 @@
-"""Files and the Python environment that hosts of a Ray cluster get; clusters that cannot be used.
-
-Each test has a process of its own, as a process joins one cluster.
-"""
+"""Files and Python environment for the hosts of a Ray cluster; errors of clusters."""
 
 import os
 import socket
@@ -83,15 +80,13 @@ class TestOnACluster:
 
     pytestmark = NEEDS_RAY
 
-    def test_workers_have_the_modules_and_data_that_are_brought_along(self, folder: Path) -> None:
+    def test_workers_have_the_modules_and_data_of_the_working_folder(self, folder: Path) -> None:
         assert "the same frames" in run(f"import sys; sys.argv.append('bring')\n{PROGRAM}", folder)
 
-    def test_a_module_that_hosts_do_not_have_is_an_error_that_says_how_to_bring_it(
-        self, folder: Path
-    ) -> None:
-        shown = run(PROGRAM, folder)
-        assert "rollout.ray: expected the modules of the world on the host" in shown
-        assert "No module named 'a_brought_world'; name its files in rollout.ray_files" in shown
+    def test_errors_for_missing_modules_name_the_setting(self, folder: Path) -> None:
+        output = run(PROGRAM, folder)
+        assert "rollout.ray: expected the environment's modules on the host" in output
+        assert "No module named 'a_brought_world'; name its files in rollout.ray_files" in output
 
     def test_workers_run_in_the_interpreter_of_the_environment(self, folder: Path) -> None:
         python = folder / "python"
@@ -120,7 +115,7 @@ class TestOnACluster:
         """
         assert "played" in run(program, folder)
 
-    def test_an_environment_that_hosts_cannot_make_is_an_error(self, folder: Path) -> None:
+    def test_a_python_environment_that_hosts_cannot_create_raises(self, folder: Path) -> None:
         program = """
         from entity_env import ParallelEnvList
         from entity_env.examples import Minefield
@@ -135,7 +130,7 @@ class TestOnACluster:
         assert "WorkerError: rollout.ray_env: expected" in run(program, folder)
         assert time.monotonic() - start_s < 60
 
-    def test_files_for_a_program_that_has_joined_a_cluster_are_an_error(self, folder: Path) -> None:
+    def test_files_for_a_cluster_that_is_joined_already_raise(self, folder: Path) -> None:
         program = """
         import ray
         from entity_env.vec.ray_cluster import RuntimeEnv, cluster
@@ -146,9 +141,7 @@ class TestOnACluster:
         problem = "rollout.ray_files: expected no connection to Ray before the run"
         assert problem in run(program, folder)
 
-    def test_a_cluster_is_joined_with_its_token_and_refused_within_seconds_with_another(
-        self, folder: Path
-    ) -> None:
+    def test_joining_with_another_token_fails_within_seconds(self, folder: Path) -> None:
         program = """
         import subprocess, sys, os
         from entity_env.vec.ray_cluster import cluster
@@ -164,13 +157,13 @@ class TestOnACluster:
                 ran = subprocess.run(command, env=environ, capture_output=True, text=True)
                 print(ran.stdout + ran.stderr)
         """
-        shown = run(program, folder)
-        assert "joined\nTrue" in shown
-        assert "False" not in shown
-        assert "ClusterError: rollout.ray: expected a cluster at 127.0.0.1:" in shown
-        assert "Authentication token is missing or incorrect" in shown
+        output = run(program, folder)
+        assert "joined\nTrue" in output
+        assert "False" not in output
+        assert "ClusterError: rollout.ray: expected a cluster at 127.0.0.1:" in output
+        assert "Authentication token is missing or incorrect" in output
 
-    def test_an_address_without_a_cluster_is_refused_within_seconds(self) -> None:
+    def test_an_address_without_a_cluster_fails_within_seconds(self) -> None:
         start_s = time.monotonic()
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
@@ -190,22 +183,22 @@ def enter(address: str) -> None:
 
 
 def test_files_are_found_under_their_relative_paths_or_their_names(tmp_path: Path) -> None:
-    here, elsewhere, staged = (tmp_path / name for name in ("here", "elsewhere", "staged"))
-    for path in (here / "sim" / "maps", elsewhere, staged):
+    folder, elsewhere, staged = (tmp_path / name for name in ("here", "elsewhere", "staged"))
+    for path in (folder / "sim" / "maps", elsewhere, staged):
         path.mkdir(parents=True)
-    (here / "sim" / "maps" / "a.txt").write_text("a")
+    (folder / "sim" / "maps" / "a.txt").write_text("a")
     (elsewhere / "b.txt").write_text("b")
     files = ("sim/maps", str(elsewhere / "b.txt"))
-    assert RuntimeEnv(files, folder=here).options(staged) == {"working_dir": str(staged)}
+    assert RuntimeEnv(files, folder=folder).options(staged) == {"working_dir": str(staged)}
     assert (staged / "sim" / "maps" / "a.txt").read_text() == "a"
     assert (staged / "b.txt").read_text() == "b"
     (tmp_path / "all").mkdir()
-    RuntimeEnv((".",), folder=here).options(tmp_path / "all")
+    RuntimeEnv((".",), folder=folder).options(tmp_path / "all")
     assert (tmp_path / "all" / "sim" / "maps" / "a.txt").read_text() == "a"
 
 
-def test_files_are_found_where_the_temporary_folder_lies_behind_a_link(tmp_path: Path) -> None:
-    """As on macOS, where /var is one."""
+def test_files_are_found_if_the_temporary_folder_is_a_link(tmp_path: Path) -> None:
+    """On macOS /var is a link."""
     (tmp_path / "real" / "staged").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "a.txt").write_text("a")
@@ -223,7 +216,7 @@ def test_files_are_found_where_the_temporary_folder_lies_behind_a_link(tmp_path:
         ("sim.yml", {"conda": "sim.yml"}),
     ],
 )
-def test_the_kind_of_an_environment_follows_from_its_form(
+def test_the_type_of_a_python_environment_follows_from_its_form(
     tmp_path: Path, python: str, options: dict[str, str]
 ) -> None:
     for name in ("needs.txt", "sim.yml"):
@@ -237,11 +230,11 @@ def test_the_kind_of_an_environment_follows_from_its_form(
     [
         (RuntimeEnv(("none.txt",)), r"ray_files: expected files and folders, got none\.txt"),
         (RuntimeEnv(("sim", "sim/a.txt")), r"ray_files: expected each path once, got sim/a\.txt"),
-        (RuntimeEnv(("sim/a.txt", "sim")), r"ray_files: expected each path once, got sim,"),
+        (RuntimeEnv(("sim/a.txt", "sim")), r"ray_files: expected each path once, got sim for"),
         (RuntimeEnv(python="none.txt"), r"ray_env: expected a file, got none\.txt"),
     ],
 )
-def test_files_that_cannot_be_brought_are_errors(
+def test_missing_and_duplicate_files_raise(
     tmp_path: Path, runtime: RuntimeEnv, problem: str
 ) -> None:
     (tmp_path / "staged").mkdir()

@@ -1,4 +1,4 @@
-"""Workers that are actors of a Ray cluster: the frames of this process, also after losses."""
+"""Workers as actors of a Ray cluster: the frames of one process, even after losses."""
 
 import contextlib
 import functools
@@ -34,7 +34,7 @@ def ray() -> Iterator[Any]:
         yield ray
 
 
-def test_a_cluster_that_starts_here_is_of_this_machine_alone(ray: Any) -> None:
+def test_a_new_cluster_listens_on_this_machine_only(ray: Any) -> None:
     assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
     another = "from entity_env.vec.ray_cluster import cluster\n"
     another += "with cluster('auto', 'rollout.ray') as ray:\n"
@@ -44,7 +44,7 @@ def test_a_cluster_that_starts_here_is_of_this_machine_alone(ray: Any) -> None:
     assert ran.stdout.strip() not in ("", ray.get_runtime_context().gcs_address)
 
 
-def test_handlers_of_signals_outlive_a_cluster() -> None:
+def test_signal_handlers_are_restored_after_a_cluster() -> None:
     program = """
 import os, signal
 from entity_env.vec.ray_cluster import cluster
@@ -70,7 +70,7 @@ def elsewhere(
 
 
 @pytest.mark.parametrize("create_env", [Minefield, Duel, MineSweeper, MultiSnake, Locks])
-def test_actors_show_the_frames_of_this_process_also_after_losses(
+def test_actors_return_the_frames_of_one_process_even_after_losses(
     ray: Any, create_env: Callable[[], Any]
 ) -> None:
     expected = shown(EnvList(create_env, 6), 30)
@@ -88,7 +88,7 @@ def test_actors_show_the_frames_of_this_process_also_after_losses(
 
 
 @pytest.mark.parametrize("name", ["gymnasium:CartPole-v1", "pettingzoo:classic.rps_v2"])
-def test_worlds_of_other_libraries_show_the_frames_of_this_process(ray: Any, name: str) -> None:
+def test_third_party_environments_return_the_frames_of_one_process(ray: Any, name: str) -> None:
     pytest.importorskip(name.partition(":")[0])
     world = find_world(name)
     expected = shown(EnvList(world, 6), 30)
@@ -96,7 +96,7 @@ def test_worlds_of_other_libraries_show_the_frames_of_this_process(ray: Any, nam
         assert_same_frames(shown(envs, 30), expected)
 
 
-def test_steps_that_are_fast_are_named_once(
+def test_fast_steps_are_warned_about_once(
     ray: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ray_worker, "MEASURED_STEPS", 5)
@@ -111,11 +111,11 @@ def test_an_actor_that_hangs_is_lost(ray: Any) -> None:
         assert shown(envs, 1)[1].lost.all()
 
 
-def test_other_packages_and_other_code_are_errors_with_host_and_both_values(
+def test_errors_for_other_versions_name_the_host_and_both_versions(
     ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = ray_worker.versions()
-    monkeypatch.setattr(ray_worker, "versions", lambda: {**here, "numpy": "1.0"})
+    versions = ray_worker.versions()
+    monkeypatch.setattr(ray_worker, "versions", lambda: {**versions, "numpy": "1.0"})
     with (
         pytest.raises(
             WorkerError, match=f"numpy on the host .*: expected 1.0.*got {np.__version__}"
@@ -127,7 +127,7 @@ def test_other_packages_and_other_code_are_errors_with_host_and_both_values(
         ray_worker.check_same_code("far", {"world.Mine": "a", "x": "1"}, {"world.Mine": "b"})
 
 
-def test_packed_messages_come_back_with_arrays_that_can_be_written() -> None:
+def test_unpacked_arrays_are_writable() -> None:
     message = ["a", {"rows": np.arange(5), "flags": np.ones((2, 1), np.bool_)}]
     got = unpacked(packed(message))
     assert got[0] == "a"
@@ -136,8 +136,8 @@ def test_packed_messages_come_back_with_arrays_that_can_be_written() -> None:
         got[1][name][:] = 0
 
 
-def test_hosts_that_are_killed_and_join_change_nothing() -> None:
-    """Both workers of each move to the host that joined last; in a process of its own."""
+def test_frames_are_unchanged_if_hosts_are_killed_and_join() -> None:
+    """Both workers move to the host that joined last, each time; in a separate process."""
     program = """
 import functools, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Lost workers: what a run shows does not depend on them, or the log says why."""
+"""Recovery of lost workers: frames do not change, or the reason is logged."""
 
 import contextlib
 import os
@@ -43,12 +43,12 @@ def kill(workers: ParallelEnvList, i: int) -> None:
     ("create_env", "every_s"),
     [(Minefield, 20.0), (Duel, 0.0), (Named, 20.0), (DrawsGlobally, 20.0), (DrawsGlobally, 0.0)],
 )
-def test_workers_killed_at_random_moments_leave_no_trace(
+def test_frames_are_unchanged_if_workers_are_killed_at_random_moments(
     create_env: Callable[[], Any], every_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where states are taken between the losses, before nearly every step."""
+    """With a snapshot before nearly every step, or few of them."""
     monkeypatch.setattr(recovery, "EVERY_S", every_s)
-    if create_env is DrawsGlobally:  # generators of a process are those of its environments
+    if create_env is DrawsGlobally:  # environments of a process share its global generators
         with in_workers(create_env) as undisturbed:
             expected = shown(undisturbed, STEPS)
     else:
@@ -73,7 +73,7 @@ def test_workers_killed_at_random_moments_leave_no_trace(
 
 
 @pytest.mark.parametrize("every_s", [20.0, 0.0])
-def test_varied_arguments_and_numbers_of_entities_are_those_of_the_lost_worker(
+def test_recovered_workers_have_the_same_arguments_and_entity_numbers(
     every_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "EVERY_S", every_s)
@@ -99,19 +99,19 @@ def test_varied_arguments_and_numbers_of_entities_are_those_of_the_lost_worker(
     assert got[40].identity
 
 
-def test_a_worker_lost_in_a_reset_or_before_it_gives_the_same_episodes() -> None:
+def test_episodes_are_unchanged_if_a_worker_is_lost_in_or_before_a_reset() -> None:
     expected = [*shown(EnvList(Named, NUM_ENVS), 3)]
     with in_workers(Named) as workers:
         got = shown(workers, 3, lambda step: kill(workers, 0) if step == -1 else None)
         assert_same_frames(got, expected)
-        # in a later reset, whose episodes are the next ones
+        # in a later reset
         kill(workers, 2)
         envs = EnvList(Named, NUM_ENVS)
         shown(envs, 3)
         assert_same(workers.reset(workers.obs_space()), envs.reset(envs.obs_space()))
 
 
-def test_a_worker_lost_before_a_state_gives_its_own() -> None:
+def test_the_state_is_unchanged_if_a_worker_is_lost_before_get_state() -> None:
     with in_workers(Named) as workers:
         obs = shown(workers, 5)[-1]
         expected = workers.get_state()
@@ -171,7 +171,7 @@ class OfTwoHosts(WorkerProcess):
         self.host = "first" if setup.first < 4 else "second"
 
 
-def test_a_host_that_is_lost_with_its_workers_uses_up_one_restart() -> None:
+def test_a_lost_host_with_several_workers_uses_up_one_restart() -> None:
     expected, quota = shown(EnvList(Named, NUM_ENVS), 9), RestartQuota(2, 2)
 
     def before(step: int) -> None:
@@ -201,7 +201,7 @@ def test_a_host_that_is_lost_with_its_workers_uses_up_one_restart() -> None:
         ),
     ],
 )
-def test_otherwise_episodes_are_truncated_and_the_log_says_why(
+def test_without_recovery_episodes_are_truncated_and_the_reason_is_logged(
     create_env: Callable[[], Any],
     recover: str,
     reason: str | None,
@@ -214,25 +214,25 @@ def test_otherwise_episodes_are_truncated_and_the_log_says_why(
         assert got[step].lost.tolist() == [False] * 2 + [True] * 2 + [False] * 2
         assert got[step].truncated[2:4].all()
     assert not len(got[7].lost)
-    told = [message for message in caplog.messages if "count as truncated" in message]
-    assert len(told) == (reason is not None), "once"
-    assert reason is None or reason in told[0]
+    messages = [message for message in caplog.messages if "count as truncated" in message]
+    assert len(messages) == (reason is not None), "once"
+    assert reason is None or reason in messages[0]
 
 
-def test_an_error_of_a_replay_is_one_line_in_the_log(
+def test_errors_of_a_replay_are_logged_in_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(recovery, "EVERY_S", 0.0)
     with in_workers(CannotRestore, restarts=RestartQuota(1, 1)) as workers:
         got = shown(workers, 4, lambda step: kill(workers, 1) if step == 3 else None)
     assert got[-1].lost.tolist() == [False] * 2 + [True] * 2 + [False] * 2
-    (told,) = [message for message in caplog.messages if "count as truncated" in message]
-    assert "truncated: the replay differs in an error: " in told
-    assert "KeyError" in told
-    assert "\n" not in told
+    (logged,) = [message for message in caplog.messages if "count as truncated" in message]
+    assert "truncated: the replay differs in an error: " in logged
+    assert "KeyError" in logged
+    assert "\n" not in logged
 
 
-def test_a_step_that_ends_its_worker_each_time_is_truncated(tmp_path: Path) -> None:
+def test_episodes_are_truncated_if_a_step_ends_every_worker(tmp_path: Path) -> None:
     file = tmp_path / "fixed"
 
     def create_env() -> Ends:
@@ -252,45 +252,47 @@ def test_a_step_that_ends_its_worker_each_time_is_truncated(tmp_path: Path) -> N
     assert [len(obs.lost) for obs in got].count(1) == 1
 
 
-def test_states_are_taken_seldom_enough_and_when_much_is_kept() -> None:
+def test_snapshots_are_due_by_time_cost_and_size() -> None:
     now = [0.0]
-    kept = Recovery(1, "exact", lambda: now[0])
-    step = recovery.Step((("move", np.zeros(recovery.MAX_BYTES), np.zeros(1, np.int64)),), None)
+    recovery_log = Recovery(1, "exact", lambda: now[0])
+    step = recovery.RecoveryStep(
+        (("move", np.zeros(recovery.MAX_BYTES), np.zeros(1, np.int64)),), None
+    )
 
     def states() -> list[bytes]:
         now[0] += 0.1
         return [b""]
 
-    assert not kept.is_due
+    assert not recovery_log.is_due
     now[0] = 20.0
-    assert kept.is_due
-    kept.take(states)
+    assert recovery_log.is_due
+    recovery_log.save(states)
     now[0] += 29
-    assert not kept.is_due, "0.1 s are 1% of 10 s"
+    assert not recovery_log.is_due, "0.1 s are 1% of 10 s"
     now[0] += 1.5
-    assert kept.is_due
-    kept.take(states)
-    kept.keep("act_on", step)
+    assert recovery_log.is_due
+    recovery_log.save(states)
+    recovery_log.append("act_on", step)
     now[0] += 9
-    assert not kept.is_due
+    assert not recovery_log.is_due
     now[0] += 1.5
-    assert kept.is_due
-    kept.take(states)
-    kept.forget(0)
-    assert kept.is_due, "a worker began anew"
+    assert recovery_log.is_due
+    recovery_log.save(states)
+    recovery_log.forget(0)
+    assert recovery_log.is_due, "a worker was reset"
     off = Recovery(1, "truncate", lambda: now[0])
     now[0] += 1000
     assert not off.is_due
 
 
-def test_the_first_difference_has_a_field_and_an_environment() -> None:
+def test_first_difference_names_field_and_environment() -> None:
     envs = EnvList(Walk, 3)
     frames = shown(envs, 2)
-    one, everything = frames[1], np.arange(3)
-    assert first_difference(one, one, everything, 7, True) is None
+    obs, everything = frames[1], np.arange(3)
+    assert first_difference(obs, obs, everything, 7, True) is None
     other = frames[2]
-    other.reward = one.reward
-    found = first_difference(other, one, everything, 7, True)
-    assert found == "features['Thing'] of environment 7: was 3 rows, replayed 2"
+    other.reward = obs.reward
+    difference = first_difference(other, obs, everything, 7, True)
+    assert difference == "features['Thing'] of environment 7: was 3 rows, replayed 2"
     with pytest.raises(ValueError, match="recover: expected one of exact, truncate, got 'never'"):
         ParallelEnvList(Walk, 1, 1, recover="never")

@@ -1,4 +1,4 @@
-"""Samplers of arguments: their distributions, bounds, texts and errors."""
+"""Samplers of arguments: distributions, bounds, syntax and errors."""
 
 import math
 from typing import Any
@@ -55,14 +55,14 @@ def samplers(draw: st.DrawFn) -> Sampler:
 
 
 @given(samplers())
-def test_text_of_a_sampler_reads_as_the_same(sampler: Sampler) -> None:
+def test_sampler_text_round_trips(sampler: Sampler) -> None:
     assert read_sampler(sampler.text) == sampler
 
 
 @given(samplers(), BITS)
 @example(Sampler("normal", (0.0, 1.0)), 0)
 @example(Sampler("normal", (0.0, 1.0)), 2**64 - 1)
-def test_draws_are_a_function_of_the_bits_and_within_bounds(sampler: Sampler, bits: int) -> None:
+def test_draws_are_deterministic_and_within_bounds(sampler: Sampler, bits: int) -> None:
     drawn = sampler.draw(bits)
     assert drawn == sampler.draw(bits)
     # Numbers that are drawn are float64, as their bounds are then.
@@ -77,7 +77,7 @@ def test_draws_are_a_function_of_the_bits_and_within_bounds(sampler: Sampler, bi
 
 
 @given(st.integers(-5, 5), st.integers(0, 9))
-def test_whole_numbers_are_drawn_at_both_ends(low: int, more: int) -> None:
+def test_integers_include_both_bounds(low: int, more: int) -> None:
     sampler = read_sampler(f"int {low} {low + more}")
     assert sampler.draw(0) == low
     assert sampler.draw(2**64 - 1) == low + more
@@ -96,9 +96,7 @@ def test_whole_numbers_are_drawn_at_both_ends(low: int, more: int) -> None:
         ("7", 7, 0),
     ],
 )
-def test_means_and_deviations_are_those_of_the_distribution(
-    text: str, mean: float, std: float
-) -> None:
+def test_means_and_deviations_match_the_distribution(text: str, mean: float, std: float) -> None:
     drawn = np.array(draws(text), dtype=np.float64)
     assert drawn.mean() == pytest.approx(mean, abs=0.05)
     assert drawn.std() == pytest.approx(std, abs=0.05)
@@ -110,7 +108,7 @@ def test_loguniform_is_uniform_in_the_logarithm() -> None:
 
 
 @pytest.mark.parametrize("bounds", [(0, 10), (8, 12), (-9, 1), (30, 40)])
-def test_bounded_normal_is_the_part_between_the_bounds(bounds: tuple[float, float]) -> None:
+def test_bounded_normal_is_truncated_at_its_bounds(bounds: tuple[float, float]) -> None:
     low, high = bounds
     drawn = np.sort(draws(f"normal 5 2 in {low} {high}", 4000))
     above = [math.erfc((x - 5) / 2 / math.sqrt(2)) for x in (low, high, *drawn)]
@@ -119,7 +117,7 @@ def test_bounded_normal_is_the_part_between_the_bounds(bounds: tuple[float, floa
 
 
 @given(VALUES)
-def test_values_are_as_json_has_them(value: Any) -> None:
+def test_constants_are_parsed_as_json(value: Any) -> None:
     import json
 
     assert read_sampler(json.dumps(value)).draw(0) == value
@@ -140,9 +138,9 @@ def test_values_are_as_json_has_them(value: Any) -> None:
         ("int 1 2.5", "character 7: expected a whole number, got '2.5'"),
         ("int 1..3 9..8", "character 13: expected a bound of at least 9, got 8"),
         ("ranges 0..1 3", "character 13: expected a range, as in 0..1, got '3'"),
-        ("normal 0 -1", "a deviation of at least 0, got -1"),
+        ("normal 0 -1", "a standard deviation of at least 0, got -1"),
         ("normal 0 1 on 0 1", "character 12: expected in LOW HIGH, got 'on'"),
-        ("normal 0 1 in 50 60", "bounds that hold a part of the distribution"),
+        ("normal 0 1 in 50 60", "bounds around some of the distribution"),
         ("choice", "character 7: expected choice VALUE"),
         ("choice open", "character 8: expected a value"),
         ("choice 4:1 8", "a weight for every value or for none"),
@@ -154,15 +152,13 @@ def test_values_are_as_json_has_them(value: Any) -> None:
         ("[1e999]", "character 1: expected numbers of 64 bits, got inf"),
         ("choice 4 1e999", "character 10: expected numbers of 64 bits, got inf"),
         ('choice {"a": 9223372036854775808}', "numbers of 64 bits, got 9223372036854775808"),
-        ('choice "\\ud800"', "character 8: expected text without halves of characters"),
+        ('choice "\\ud800"', "character 8: expected text without unpaired surrogates"),
         ("True", "did you mean true?"),
         ("  7 8", "character 5: expected a value as JSON has it .*got '8'"),
         ("ranges 0...5", "character 8: expected a range, as in 0..1, got '0...5'"),
     ],
 )
-def test_texts_that_cannot_be_read_are_errors_with_field_and_character(
-    text: str, message: str
-) -> None:
+def test_syntax_errors_name_field_and_character(text: str, message: str) -> None:
     with pytest.raises(InvalidSampler, match=f"^env.vary.width: .*{message}"):
         read_sampler(text, "env.vary.width")
 
@@ -176,7 +172,7 @@ def test_texts_that_cannot_be_read_are_errors_with_field_and_character(
         "uniform -1e308 1e308",
     ],
 )
-def test_numbers_close_to_the_largest_one_do_not_overflow(text: str) -> None:
+def test_largest_floats_do_not_overflow(text: str) -> None:
     drawn = draws(text, 1000)
     assert np.isfinite(drawn).all()
     assert len({*drawn}) > 1
@@ -184,13 +180,13 @@ def test_numbers_close_to_the_largest_one_do_not_overflow(text: str) -> None:
     assert share_above == pytest.approx(0.5, abs=0.1)
 
 
-def test_ranges_that_are_single_numbers_are_drawn_as_often() -> None:
+def test_ranges_of_single_numbers_are_equally_likely() -> None:
     drawn = draws("ranges 1..1 2..2 5..5", 3000)
     assert {*drawn} == {1.0, 2.0, 5.0}
     assert np.mean(np.array(drawn) == 2) == pytest.approx(1 / 3, abs=0.05)
 
 
-def test_samplers_between_two_go_in_equal_steps() -> None:
+def test_interpolation_is_linear() -> None:
     first, last = read_sampler("int 1 1"), read_sampler("int 0 40")
     texts = [interpolate(first, last, i / 4).text for i in range(5)]
     assert texts == ["int 1 1", "int 1 11", "int 1 21", "int 0 30", "int 0 40"]
@@ -202,7 +198,7 @@ def test_samplers_between_two_go_in_equal_steps() -> None:
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 999), st.integers(0, 999))
-def test_arguments_do_not_depend_on_others(seed: int, match: int, episode: int) -> None:
+def test_draws_do_not_depend_on_other_arguments(seed: int, match: int, episode: int) -> None:
     some = {"width": "uniform 0 1", "mines": "int 0 20"}
     more = {"a": "normal 0 1", **some, "z": 'choice "x" "y"'}
     drawn = Variation.of(some).arguments(seed, match, episode)
@@ -211,14 +207,14 @@ def test_arguments_do_not_depend_on_others(seed: int, match: int, episode: int) 
 
 
 @given(st.lists(samplers(), min_size=1, max_size=3), st.integers(0, 99))
-def test_plain_data_is_the_same_variation(parts: list[Sampler], episode: int) -> None:
+def test_variation_round_trips_through_plain_data(parts: list[Sampler], episode: int) -> None:
     variation = Variation((tuple((1.0 + i, {"a": part}) for i, part in enumerate(parts)),))
     assert Variation.from_plain(variation.to_plain()) == variation
     again = Variation.from_plain(variation.to_plain())
     assert again.arguments(1, 2, episode) == variation.arguments(1, 2, episode)
 
 
-def test_alternatives_are_taken_by_their_shares() -> None:
+def test_alternatives_are_drawn_in_proportion_to_their_shares() -> None:
     now, before = (Variation.of({"a": text}).groups[0][0][1] for text in ("1", "0"))
     group = ((0.9, now), (0.1, before))
     ones = [Variation((group,)).arguments(5, 0, i)["a"] for i in range(4000)]

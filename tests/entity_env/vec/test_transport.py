@@ -1,4 +1,4 @@
-"""Messages between processes: batches and arrays arrive whole, and leave no memory behind."""
+"""Messages between processes: batches and arrays round-trip, and all memory is freed."""
 
 import contextlib
 import errno
@@ -27,12 +27,12 @@ from tests.strategies import World, worlds
 
 
 def none_chosen(num_envs: int) -> dict[str, Ragged]:
-    nobody = Ragged(np.zeros(0, dtype=np.int64), np.zeros(num_envs, dtype=np.int64))
-    return {"move": nobody, "pick": nobody}
+    no_choices = Ragged(np.zeros(0, dtype=np.int64), np.zeros(num_envs, dtype=np.int64))
+    return {"move": no_choices, "pick": no_choices}
 
 
 @pytest.mark.slow
-def test_frames_may_be_larger_than_ever_before() -> None:
+def test_shared_memory_grows_with_larger_frames() -> None:
     with (
         contextlib.closing(ParallelEnvList(Doubles, 3, 2)) as workers,
         contextlib.closing(EnvList(Doubles, 3)) as alone,
@@ -45,17 +45,17 @@ def test_frames_may_be_larger_than_ever_before() -> None:
             )
 
 
-def test_what_was_shown_does_not_change_afterwards() -> None:
+def test_returned_frames_do_not_change_in_later_steps() -> None:
     with contextlib.closing(ParallelEnvList(Doubles, 1, 1)) as workers:
-        shown = [workers.reset(SPACE)]
-        shown += [workers.act(none_chosen(1), SPACE) for _ in range(5)]
-    sizes = [obs.features["Thing"].items() for obs in shown]
+        frames = [workers.reset(SPACE)]
+        frames += [workers.act(none_chosen(1), SPACE) for _ in range(5)]
+    sizes = [obs.features["Thing"].items() for obs in frames]
     assert sizes == [0, 2, 4, 8, 16, 32]
-    assert [obs.features["__global__"].values[0, 0] for obs in shown] == [0, 1, 2, 3, 4, 5]
+    assert [obs.features["__global__"].values[0, 0] for obs in frames] == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.slow
-def test_environments_may_keep_the_actions_they_were_sent() -> None:
+def test_environments_may_store_their_actions() -> None:
     with contextlib.closing(ParallelEnvList(KeepsActions, 1, 1)) as workers:
         workers.reset(SPACE)
         pick = none_chosen(1)["pick"]
@@ -66,7 +66,7 @@ def test_environments_may_keep_the_actions_they_were_sent() -> None:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_close_lets_go_of_all_memory_also_of_lost_workers() -> None:
+def test_close_frees_all_memory_including_lost_workers() -> None:
     def open_files() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -87,16 +87,16 @@ def test_close_lets_go_of_all_memory_also_of_lost_workers() -> None:
 
 
 def channels() -> tuple[Channel, Channel]:
-    one, other = Pipe()
+    end_a, end_b = Pipe()
     first, second = SharedMemory(), SharedMemory()
     return (
-        Channel(one, first, second),  # type: ignore[arg-type]
-        Channel(other, SharedMemory(os.dup(second.file)), SharedMemory(os.dup(first.file))),  # type: ignore[arg-type]
+        Channel(end_a, first, second),  # type: ignore[arg-type]
+        Channel(end_b, SharedMemory(os.dup(second.file)), SharedMemory(os.dup(first.file))),  # type: ignore[arg-type]
     )
 
 
-def test_arrays_of_all_kinds_arrive_whole_through_a_channel() -> None:
-    here, there = channels()
+def test_arrays_of_all_dtypes_round_trip_through_a_channel() -> None:
+    sender, receiver = channels()
     value = {
         "rows": Ragged(np.arange(6.0).reshape(3, 2), np.array([1, 2])),
         "flags": np.array([True, False]),
@@ -107,18 +107,18 @@ def test_arrays_of_all_kinds_arrive_whole_through_a_channel() -> None:
         "large": np.arange(10**6),
     }
     for _ in range(2):
-        here.send(value)
-        assert there.wait(10)
-        got = there.receive()
+        sender.send(value)
+        assert receiver.wait(10)
+        got = receiver.receive()
         assert list(got) == list(value)
         assert_same(got.pop("rows"), value["rows"])
         for name, array in got.items():
             assert array.dtype == value[name].dtype  # type: ignore[union-attr]
             assert np.array_equal(array, value[name])
-        there.send("answer")
-        assert here.receive() == "answer"
-    here.close()
-    there.close()
+        receiver.send("answer")
+        assert sender.receive() == "answer"
+    sender.close()
+    receiver.close()
 
 
 numbers = some.arrays(
@@ -130,23 +130,23 @@ numbers = some.arrays(
 
 def sent(value: Any) -> Any:
     """What arrives of a value."""
-    here, there = channels()
-    with contextlib.closing(here), contextlib.closing(there):
-        here.send(value)
-        return there.receive()
+    sender, receiver = channels()
+    with contextlib.closing(sender), contextlib.closing(receiver):
+        sender.send(value)
+        return receiver.receive()
 
 
 @given(st.lists(numbers, max_size=5), st.booleans())
-def test_arrays_arrive_whole(arrays: list[np.ndarray], transposed: bool) -> None:  # type: ignore[type-arg]
+def test_arrays_round_trip(arrays: list[np.ndarray], transposed: bool) -> None:  # type: ignore[type-arg]
     given_ = [array.T for array in arrays] if transposed else arrays
     got = sent(given_)
     assert len(got) == len(given_)
-    for one, other in zip(got, given_, strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(one, other, strict=True)
+    for actual, other in zip(got, given_, strict=True):
+        assert actual.dtype == other.dtype
+        np.testing.assert_array_equal(actual, other, strict=True)
 
 
-def test_arrays_that_arrived_can_be_written_and_lie_where_numbers_lie() -> None:
+def test_received_arrays_are_writable_and_aligned() -> None:
     got = sent([np.array([True]), np.arange(3.0), np.arange(3, dtype=np.int64)[::2]])
     assert all(array.flags.writeable and array.flags.aligned for array in got)
     assert [array.tolist() for array in got] == [[True], [0.0, 1.0, 2.0], [0, 2]]
@@ -154,26 +154,26 @@ def test_arrays_that_arrived_can_be_written_and_lie_where_numbers_lie() -> None:
 
 @pytest.mark.slow
 @given(worlds(numbers=True))
-def test_a_batch_arrives_as_it_was(world: World) -> None:
+def test_batches_round_trip(world: World) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
     got = sent(batch)
     assert_same(got, batch)
     assert list(got.features) == list(batch.features)
 
 
-def test_a_channel_tells_that_nothing_came_and_that_the_other_end_is_gone() -> None:
-    here, there = channels()
-    assert not here.wait(0.01)
-    there.close()
-    assert here.wait(10)
+def test_channels_time_out_and_detect_a_closed_end() -> None:
+    sender, receiver = channels()
+    assert not sender.wait(0.01)
+    receiver.close()
+    assert sender.wait(10)
     with pytest.raises(ChannelClosedError):
-        here.receive()
+        sender.receive()
     with pytest.raises(ChannelClosedError):
-        here.send("anybody there?")
-    here.close()
+        sender.send("anybody there?")
+    sender.close()
 
 
-def test_too_little_memory_is_an_error_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_insufficient_memory_raises_instead_of_crashing(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: int, start: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

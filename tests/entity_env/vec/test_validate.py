@@ -1,4 +1,4 @@
-"""Whatever an environment returns wrongly is refused with the field and the step."""
+"""Validation of observations: errors name the field and the step."""
 
 from typing import Any
 
@@ -240,7 +240,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_wrong_answers_are_refused_with_field_and_step(kind: str) -> None:
+def test_errors_for_invalid_observations_name_field_and_step(kind: str) -> None:
     answer, message = WRONG[kind]
     env = ValidatingEnv(Returns(answer))
     env.reset()
@@ -251,13 +251,13 @@ def test_wrong_answers_are_refused_with_field_and_step(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in WRONG if kind != "nan metric"])
-def test_what_validation_refuses_is_refused_while_training(kind: str) -> None:
-    """But for metrics that are not finite, which are missing where nothing reads them."""
+def test_invalid_observations_are_rejected_in_training(kind: str) -> None:
+    """Metrics that are not finite count as missing instead, if no setting uses them."""
     answer, message = WRONG[kind]
     message = message.replace("NoneType", "None")
     envs = EnvList(lambda: Returns(answer), 1, validate=True)
-    shown = envs.reset(envs.obs_space())
-    choices = random_choices(shown, envs.action_space(), np.random.default_rng(0))
+    obs = envs.reset(envs.obs_space())
+    choices = random_choices(obs, envs.action_space(), np.random.default_rng(0))
     with pytest.raises(InvalidObservation, match=message) as caught:
         envs.act(choices, envs.obs_space())
     assert (caught.value.env_index, caught.value.step) == (0, 1)
@@ -267,28 +267,28 @@ def test_what_validation_refuses_is_refused_while_training(kind: str) -> None:
 @pytest.mark.parametrize(
     "value", ["False", "yes", b"", [False], [], {}, NAN, 0.5, 1j, np.zeros(2), np.ma.masked]
 )
-def test_end_that_is_neither_true_nor_false_is_refused(flag: str, value: Any) -> None:
+def test_ambiguous_end_flags_are_rejected(flag: str, value: Any) -> None:
     with pytest.raises(InvalidObservation, match=f"{flag}: expected True or False, got"):
         frame(**{flag: value})
 
 
 @pytest.mark.parametrize("flag", ["done", "terminated", "truncated"])
 @pytest.mark.parametrize("value", [1, 0, 1.0, 3, np.True_, np.int8(0), np.array(True), np.zeros(1)])
-def test_end_that_is_a_number_or_an_array_of_one_is_accepted(flag: str, value: Any) -> None:
+def test_numbers_and_arrays_of_size_one_are_accepted_as_end_flags(flag: str, value: Any) -> None:
     assert frame(**{flag: value}).done is bool(value)
 
 
 @pytest.mark.parametrize("kind", RIGHT)
-def test_right_answers_pass_unchanged(kind: str) -> None:
+def test_valid_observations_pass_unchanged(kind: str) -> None:
     env = ValidatingEnv(Returns(RIGHT[kind]))
     env.reset()
     assert env.act({}) is RIGHT[kind]
 
 
-def test_an_episode_that_begins_over_is_refused() -> None:
+def test_done_in_the_first_observation_is_rejected() -> None:
     env = ValidatingEnv(Returns(None))
     env.env.reset = lambda: frame(done=True)  # type: ignore[method-assign]
     with pytest.raises(
-        InvalidObservation, match="episode 0, step 0: done: expected an episode that begins"
+        InvalidObservation, match="episode 0, step 0: done: expected False in the first"
     ):
         env.reset()

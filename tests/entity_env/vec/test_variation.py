@@ -1,4 +1,4 @@
-"""Arguments that vary from episode to episode, in vectorised environments."""
+"""Arguments that vary from episode to episode, in vectorized environments."""
 
 import functools
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ MAKE = functools.partial(Minefield, max_steps=5)
 
 
 class Anew(Minefield):
-    """Minefield whose arguments cannot be changed."""
+    """Minefield without `set_parameters`, which must be replaced to change its arguments."""
 
     def __getattribute__(self, name: str) -> Any:
         """Hide the method once the environment is made."""
@@ -36,37 +36,37 @@ class Anew(Minefield):
 
 
 def steps(envs: VecEnv, count: int, obs: Any = None) -> list[Any]:
-    """Return what `count` steps show, from a reset on or from frames that are given."""
+    """Return the features of `count` steps, from a reset or from given frames on."""
     space = envs.obs_space()
-    shown = [envs.reset(space) if obs is None else obs]
+    frames = [envs.reset(space) if obs is None else obs]
     for _ in range(count):
         ones = np.ones(len(envs), dtype=np.int64)
-        shown.append(envs.act({"move": Ragged(ones, ones)}, space))
-    return [{name: rows.values.copy() for name, rows in o.features.items()} for o in shown]
+        frames.append(envs.act({"move": Ragged(ones, ones)}, space))
+    return [{name: rows.values.copy() for name, rows in o.features.items()} for o in frames]
 
 
-def equal(some: list[Any], others: list[Any]) -> bool:
+def equal(first: list[Any], second: list[Any]) -> bool:
     """Return whether all frames are the same to the bit."""
-    pairs = zip(some, others, strict=True)
+    pairs = zip(first, second, strict=True)
     return all(np.array_equal(a[name], b[name]) for a, b in pairs for name in a)
 
 
 def varied(envs: VecEnv, seed: int = 3) -> VecEnv:
-    """Return seeded environments whose arguments vary."""
+    """Return seeded environments with varying arguments."""
     envs.seed(seed)
     envs.vary(VARIATION)
     return envs
 
 
 @pytest.mark.slow
-def test_episodes_are_the_same_in_any_number_of_processes_and_made_anew() -> None:
-    shown = steps(varied(EnvList(MAKE, 4)), 12)
-    assert not equal(shown, steps(varied(EnvList(MAKE, 4), seed=4), 12))
-    assert equal(shown, steps(varied(EnvList(functools.partial(Anew, max_steps=5), 4)), 12))
+def test_episodes_do_not_depend_on_processes_or_set_parameters() -> None:
+    expected = steps(varied(EnvList(MAKE, 4)), 12)
+    assert not equal(expected, steps(varied(EnvList(MAKE, 4), seed=4), 12))
+    assert equal(expected, steps(varied(EnvList(functools.partial(Anew, max_steps=5), 4)), 12))
     for processes in (1, 2):
         envs = ParallelEnvList(MAKE, 4, processes)
         try:
-            assert equal(shown, steps(varied(envs), 12))
+            assert equal(expected, steps(varied(envs), 12))
         finally:
             envs.close()
 
@@ -78,14 +78,14 @@ def test_running_episodes_of_a_state_keep_their_arguments() -> None:
         state = envs.get_state()
         assert state is not None
         rest = steps(envs, 12, envs.set_state(state, envs.obs_space()))
-        others = EnvList(make, 4)
-        others.vary(VARIATION)
-        assert equal(rest, steps(others, 12, others.set_state(state, envs.obs_space())))
+        restored = EnvList(make, 4)
+        restored.vary(VARIATION)
+        assert equal(rest, steps(restored, 12, restored.set_state(state, envs.obs_space())))
 
 
-def test_running_arguments_are_those_that_the_environments_draw() -> None:
-    one, other = ({"max_mines": read_sampler(text)} for text in ("int 0 9", "int 100 109"))
-    variation = Variation((((0.5, one), (0.5, other)),))
+def test_running_arguments_match_the_draws_of_the_environments() -> None:
+    low, high = ({"max_mines": read_sampler(text)} for text in ("int 0 9", "int 100 109"))
+    variation = Variation((((0.5, low), (0.5, high)),))
     envs, running = EnvList(MAKE, 6), RunningArguments(6)
     envs.seed(3)
     running.seed(3)
@@ -111,7 +111,7 @@ def test_running_arguments_are_those_that_the_environments_draw() -> None:
     assert running.episode.min() >= 2
 
 
-def test_no_variation_is_the_constructors_arguments() -> None:
+def test_without_variation_arguments_are_those_of_the_constructor() -> None:
     envs = EnvList(MAKE, 2)
     envs.seed(3)
     plain = steps(envs, 6)
@@ -124,7 +124,7 @@ def test_no_variation_is_the_constructors_arguments() -> None:
     assert equal(plain, steps(envs, 6))
 
 
-def test_values_that_the_world_does_not_take_are_an_error_with_its_place() -> None:
+def test_errors_for_rejected_values_name_environment_and_episode() -> None:
     envs = EnvList(MAKE, 2)
     envs.vary(Variation.of({"width": "1"}))
     with pytest.raises(EntityEnvError, match=r"environment 0, episode 0: Minefield .*at least 10"):
@@ -144,7 +144,7 @@ class Picky(Duel):
 
 
 def resized(squad: int = 4) -> Any:
-    """Return a match whose sides depend on its argument, and which has to be made anew."""
+    """Return a match without `set_parameters`; its number of sides depends on its argument."""
     match: Any = Duel(squad)
     match.set_parameters, match.num_sides = None, squad // 2
     return match
@@ -158,7 +158,7 @@ def resized(squad: int = 4) -> Any:
         (resized, 6, "Duel does not take {'squad': 6}: num_sides: expected 2, got 3"),
     ],
 )
-def test_values_are_refused_in_one_line(world: Any, squad: int, problem: str) -> None:
+def test_errors_for_rejected_values_are_one_line(world: Any, squad: int, problem: str) -> None:
     envs = EnvList(world, 2)
     envs.vary(Variation.of({"squad": str(squad)}))
     with pytest.raises(EntityEnvError) as raised:
@@ -167,18 +167,18 @@ def test_values_are_refused_in_one_line(world: Any, squad: int, problem: str) ->
 
 
 class Over(Duel):
-    """Duel whose episodes are over at once if its squads are large."""
+    """Duel with large squads ends every episode in its first frame."""
 
     def reset(self) -> list[Observation]:
         """Leave the second side without units."""
-        shown = super().reset()
+        sides = super().reset()
         if self.squad > 4:
             self.hp[self.squad :] = [0] * self.squad
             return self._observe()
-        return shown
+        return sides
 
 
-def test_what_a_world_returns_wrongly_is_named_with_its_arguments() -> None:
+def test_errors_for_invalid_observations_name_the_arguments() -> None:
     envs = EnvList(Over, 2)
     envs.vary(Variation.of({"squad": "5"}))
     place = r"environment 0, episode 0, step 0: done: .*, with \{'squad': 5\}$"
@@ -204,14 +204,14 @@ class Changing(Anew):
             raise RuntimeError("cannot close")
 
 
-def test_arguments_of_a_state_are_those_that_were_drawn_whatever_the_world_does_to_them() -> None:
+def test_saved_arguments_are_unchanged_if_the_environment_modifies_them() -> None:
     envs = EnvList(Changing, 2)
     envs.vary(Variation.of({"marks": "[2, 3]"}))
     steps(envs, 2)
     assert envs.get_state()["arguments"] == [{"marks": [2, 3]}] * 2  # type: ignore[index]
 
 
-def test_a_world_that_leaves_or_fails_to_close_between_episodes_is_named() -> None:
+def test_errors_between_episodes_name_the_environment() -> None:
     envs = EnvList(Changing, 2)
     envs.vary(Variation.of({"leaves": "true"}))
     with pytest.raises(EntityEnvError, match=r"environment 0, episode 0: .*raised SystemExit: 3"):
@@ -224,7 +224,7 @@ def test_a_world_that_leaves_or_fails_to_close_between_episodes_is_named() -> No
     assert error.value.__notes__ == ["in environment 0"]
 
 
-def test_array_environments_do_not_vary() -> None:
+def test_vary_raises_for_environments_in_array_operations() -> None:
     with pytest.raises(EntityEnvError, match="vary: VecMinefield does not vary"):
         VecMinefield(2).vary(VARIATION)
 
@@ -240,7 +240,7 @@ def test_all_sides_of_a_match_share_the_draw() -> None:
     assert len({*drawn}) > 1
 
 
-def test_a_world_that_is_made_anew_closes_the_old_one() -> None:
+def test_replaced_environments_are_closed() -> None:
     made, closed = [], []
 
     class Closing(Environment):
@@ -269,8 +269,8 @@ def test_a_world_that_is_made_anew_closes_the_old_one() -> None:
     envs.vary(Variation.of({"size": "int 1 9"}))
     envs.reset(envs.obs_space())
     for _ in range(3):
-        one = Ragged(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64))
-        envs.act({"go": one}, envs.obs_space())
+        choice = Ragged(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64))
+        envs.act({"go": choice}, envs.obs_space())
     assert closed == made[:-1]
     assert len(made) == 5
     envs.close()
@@ -278,7 +278,7 @@ def test_a_world_that_is_made_anew_closes_the_old_one() -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_replaced_draws_as_the_lost_one_would_have() -> None:
+def test_replaced_workers_draw_the_same_arguments() -> None:
     envs = ParallelEnvList(MAKE, 4, 2, recover="truncate")
     try:
         varied(envs)

@@ -1,4 +1,4 @@
-"""The same frames in this process and in workers; failures that say where, and never hang."""
+"""Vectorized environments: the same frames in any process, errors with place, no hangs."""
 
 import contextlib
 import functools
@@ -47,7 +47,7 @@ class WalkHere(Walk):
     [(WalkHere, 7, 2), (Walk, 7, 1), (Bidding, 10, 3)],
     ids=["environments", "one process", "matches"],
 )
-def test_processes_change_nothing(
+def test_frames_do_not_depend_on_the_number_of_processes(
     create_env: Callable[[], Any], num_envs: int, processes: int
 ) -> None:
     """7 environments on 2 processes split as 4, 3; 5 matches of two sides on 3 as 4, 4, 2."""
@@ -63,10 +63,10 @@ def test_processes_change_nothing(
         workers.close()
 
 
-def test_a_filter_changes_nothing_but_what_is_shown() -> None:
-    shown = ObsSpace(entities={"Thing": Entity(["x"]), "Goal": Entity(["y"])})
+def test_a_filter_only_changes_the_observed_features() -> None:
+    obs_filter = ObsSpace(entities={"Thing": Entity(["x"]), "Goal": Entity(["y"])})
     for whole, part in zip(
-        play(EnvList(Walk, 4), 8), play(EnvList(Walk, 4), 8, shown), strict=True
+        play(EnvList(Walk, 4), 8), play(EnvList(Walk, 4), 8, obs_filter), strict=True
     ):
         assert list(part.features) == ["Thing", "Goal"]
         np.testing.assert_array_equal(part.features["Goal"].values, [[1.0]] * 4)
@@ -75,7 +75,7 @@ def test_a_filter_changes_nothing_but_what_is_shown() -> None:
 
 
 @pytest.mark.slow
-def test_types_in_another_order_are_shown_in_that_order_by_workers_too() -> None:
+def test_frames_follow_the_order_of_types_in_the_filter() -> None:
     """Also from the middle of a run on: indices of actees count in the order of the filter."""
     entities = Walk().obs_space().entities
     space = ObsSpace(Walk().obs_space().global_features, dict(reversed(entities.items())))
@@ -84,28 +84,28 @@ def test_types_in_another_order_are_shown_in_that_order_by_workers_too() -> None
     try:
         for vec_env in (envs, workers):
             vec_env.seed(5)
-        shown = [vec_env.reset(vec_env.obs_space()) for vec_env in (envs, workers)]
+        frames = [vec_env.reset(vec_env.obs_space()) for vec_env in (envs, workers)]
         for k in range(6):
-            chosen = random_choices(envs, shown[0], np.random.default_rng(k))
+            chosen = random_choices(envs, frames[0], np.random.default_rng(k))
             obs_filter = space if k >= 2 else envs.obs_space()
-            shown = [vec_env.act(chosen, obs_filter) for vec_env in (envs, workers)]
-            assert_same(shown[1], shown[0])
-            order = [name for name in shown[1].features if name in entities]
+            frames = [vec_env.act(chosen, obs_filter) for vec_env in (envs, workers)]
+            assert_same(frames[1], frames[0])
+            order = [name for name in frames[1].features if name in entities]
             assert order == list(obs_filter.entities)
     finally:
         workers.close()
 
 
-def test_a_run_is_a_function_of_its_seed_and_goes_on_after_the_first_episode() -> None:
+def test_runs_are_a_function_of_their_seed_beyond_the_first_episode() -> None:
     first, second = play(EnvList(Walk, 3), 20), play(EnvList(Walk, 3), 20)
-    for one, other in zip(first, second, strict=True):
-        assert_same(one, other)
+    for actual, expected in zip(first, second, strict=True):
+        assert_same(actual, expected)
     lengths = {int(n) for obs in first for n in obs.features["Thing"].lengths}
     assert lengths == {0, 1, 2, 3}, "episodes differ from each other"
 
 
-def test_truncated_episodes_carry_their_own_last_observation() -> None:
-    """The value of what was cut off is that of its own last frame, not of the next episode."""
+def test_truncated_episodes_have_their_last_observation() -> None:
+    """The value at a truncation is that of the episode's last frame, not of the next episode."""
     seen_both = False
     for previous, obs in zip(frames := play(EnvList(Walk, 9), 20), frames[1:], strict=False):
         np.testing.assert_array_equal(obs.done, obs.terminated | obs.truncated)
@@ -126,7 +126,7 @@ def test_truncated_episodes_carry_their_own_last_observation() -> None:
     assert seen_both
 
 
-def test_the_sides_of_a_match_are_neighbours_and_end_together() -> None:
+def test_sides_of_a_match_are_adjacent_and_end_together() -> None:
     frames = play(EnvList(Bidding, 6), 3)
     sides = frames[0].features["Purse"].values
     assert sides[:, 1].tolist() == [0, 1, 0, 1, 0, 1]
@@ -134,7 +134,7 @@ def test_the_sides_of_a_match_are_neighbours_and_end_together() -> None:
     assert frames[-1].truncated.all()
 
 
-def test_an_error_of_the_environment_names_it_and_keeps_its_own_traceback() -> None:
+def test_environment_errors_name_the_environment_and_keep_the_traceback() -> None:
     with pytest.raises(KeyError, match="a bug of the environment") as caught:
         play(EnvList(FailsLater, 7), 3)
     index = first_failure(7)
@@ -149,7 +149,7 @@ def first_failure(num_envs: int) -> int:
 
 
 @pytest.mark.slow
-def test_an_error_in_a_worker_carries_the_workers_traceback() -> None:
+def test_errors_in_a_worker_have_its_traceback() -> None:
     workers = ParallelEnvList(FailsLater, 7, 2)
     try:
         with pytest.raises(WorkerError) as caught:
@@ -194,7 +194,7 @@ LAST = "environment 0, episode 1, step 2: "
         ("last frame", f"{LAST}last observation of a truncated episode", 1),
     ],
 )
-def test_errors_where_an_episode_ends_name_the_one_they_are_of(
+def test_errors_at_the_end_of_an_episode_name_that_episode(
     wrong: str, place: str, processes: int | None
 ) -> None:
     create_env = functools.partial(Breaks, wrong)
@@ -214,7 +214,7 @@ class ForgetsAnId(Walk):
         return obs
 
 
-def test_validation_counts_ids() -> None:
+def test_validation_checks_the_number_of_ids() -> None:
     with pytest.raises(
         InvalidObservation, match=r"environment 0, episode 0, step 0: ids.'Goal'.: expected 1"
     ):
@@ -224,7 +224,7 @@ def test_validation_counts_ids() -> None:
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="a core cannot be chosen")
-def test_as_many_workers_as_cores_stay_on_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_pinned_if_there_is_one_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
     cores = sorted(os.sched_getaffinity(0))
     quota = RestartQuota(per_minute=9)
     with contextlib.closing(ParallelEnvList(Walk, 99, len(cores) + 1, restarts=quota)) as workers:
@@ -266,7 +266,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_episodes_are_truncated(
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.1])
-def test_signals_to_workers_that_start_are_left_to_their_parent(
+def test_starting_workers_ignore_signals_to_the_process_group(
     monkeypatch: pytest.MonkeyPatch, after_s: float
 ) -> None:
     """Ctrl-C in a terminal goes to all processes of the group."""
@@ -288,8 +288,8 @@ def test_signals_to_workers_that_start_are_left_to_their_parent(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [12, pytest.param(100, marks=pytest.mark.soak)])
-def test_what_other_workers_show_does_not_depend_on_a_lost_one(kills: int) -> None:
-    """Kills at random moments: no frame elsewhere is lost or doubled."""
+def test_frames_of_other_workers_do_not_depend_on_a_lost_worker(kills: int) -> None:
+    """Kills at random moments: no frame of the other workers is lost or doubled."""
     rng = np.random.default_rng(0)
     quota = RestartQuota(total=1000, per_minute=1000)
     with (
@@ -311,9 +311,9 @@ def test_what_other_workers_show_does_not_depend_on_a_lost_one(kills: int) -> No
             assert np.array_equal(obs.reward[:2], expected.reward)
             assert np.array_equal(obs.done[:2], expected.done)
             for name, rows in expected.features.items():
-                shown = obs.features[name].take(np.arange(2))
-                assert np.array_equal(shown.values, rows.values)
-                assert np.array_equal(shown.lengths, rows.lengths)
+                features = obs.features[name].take(np.arange(2))
+                assert np.array_equal(features.values, rows.values)
+                assert np.array_equal(features.lengths, rows.lengths)
 
 
 @pytest.mark.slow
@@ -341,7 +341,7 @@ def test_a_worker_that_hangs_is_replaced() -> None:
         assert process.returncode == -signal.SIGKILL
 
 
-def test_restart_quota_counts_in_all_and_within_a_minute() -> None:
+def test_restart_quota_limits_the_total_and_the_rate() -> None:
     now = [0.0]
     quota = RestartQuota(total=3, per_minute=2, clock=lambda: now[0])
     assert quota.take() is None
@@ -356,7 +356,7 @@ def test_restart_quota_counts_in_all_and_within_a_minute() -> None:
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("doing", ["waiting", "hanging", "hanging in C"])
-def test_nothing_is_left_when_the_parent_is_killed(doing: str) -> None:
+def test_processes_and_memory_are_freed_if_the_parent_is_killed(doing: str) -> None:
     """Neither processes, also in the middle of a step without end, nor named shared memory."""
     program = (
         "import sys, time\n"
@@ -391,15 +391,15 @@ def test_nothing_is_left_when_the_parent_is_killed(doing: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_environment_that_cannot_start_is_an_error_that_says_why() -> None:
+def test_errors_of_environments_that_cannot_start_have_the_reason() -> None:
     with pytest.raises(WorkerError, match="masked_choices: expected 1 to 10, got 99"):
         ParallelEnvList(lambda: ENV_REGISTRY["Count"](masked_choices=99), 2, 1)  # type: ignore[call-arg]
 
 
-def test_a_world_that_cannot_be_sent_is_an_error_that_names_the_attribute() -> None:
+def test_errors_of_unpicklable_environments_name_the_attribute() -> None:
     holder = Walk()
     holder.things = [threading.Lock()]  # type: ignore[list-item]
-    with pytest.raises(EntityEnvError, match=r"env: expected a world .* at holder\.things; make"):
+    with pytest.raises(EntityEnvError, match=r"env: expected an .* at holder\.things; create"):
         ParallelEnvList(lambda: holder, 2, 2)
 
 
@@ -423,7 +423,7 @@ def test_a_worker_that_fails_while_it_starts_is_replaced(
 
 
 @pytest.mark.slow
-def test_close_leaves_no_process_and_works_twice() -> None:
+def test_close_ends_all_processes_and_can_be_called_twice() -> None:
     workers = ParallelEnvList(Walk, 4, 2)
     processes = [worker.process for worker in workers._workers]
     workers.close()
@@ -463,14 +463,14 @@ def test_env_list_closes_each_environment_once() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_envs", [0, 3])
-def test_half_a_match_is_refused(num_envs: int) -> None:
+def test_incomplete_matches_are_rejected(num_envs: int) -> None:
     with pytest.raises(EntityEnvError, match="num_envs: expected a positive multiple of 2"):
         EnvList(Bidding, num_envs)
     with pytest.raises(WorkerError, match="num_envs: expected a positive multiple of 2"):
         ParallelEnvList(Bidding, num_envs, 1)
 
 
-def test_acting_before_the_first_reset_is_refused() -> None:
+def test_act_before_reset_raises() -> None:
     with pytest.raises(EntityEnvError, match="call reset first"):
         EnvList(Walk, 1).act({}, SPACE)
 
@@ -491,7 +491,7 @@ def test_acting_before_the_first_reset_is_refused() -> None:
         ),
     ],
 )
-def test_sides_that_do_not_end_together_are_refused(outcomes: Any, message: str) -> None:
+def test_sides_that_do_not_end_together_are_rejected(outcomes: Any, message: str) -> None:
     class Uneven(Bidding):
         def observe(self, rewards: list[float]) -> list[Observation]:
             return super().observe(rewards) if self.turn == 0 else outcomes
@@ -500,7 +500,7 @@ def test_sides_that_do_not_end_together_are_refused(outcomes: Any, message: str)
         play(EnvList(Uneven, 2), 1)
 
 
-def test_an_episode_that_begins_over_is_refused() -> None:
+def test_done_in_every_first_frame_raises() -> None:
     class Over(Walk):
         def reset(self) -> Observation:
             obs = super().reset()
@@ -508,12 +508,12 @@ def test_an_episode_that_begins_over_is_refused() -> None:
             return obs
 
     with pytest.raises(
-        InvalidObservation, match="environment 0, episode 0, step 0: done: expected 1 sides"
+        InvalidObservation, match="environment 0, episode 0, step 0: done: expected False for"
     ):
         play(EnvList(Over, 2), 1)
 
 
-def test_an_episode_that_is_over_at_once_is_passed_over() -> None:
+def test_episodes_that_end_in_their_first_frame_are_reset_again() -> None:
     """Published worlds put things at random, now and then where there is nothing left to do."""
 
     class SometimesOver(Walk):
@@ -529,8 +529,8 @@ def test_an_episode_that_is_over_at_once_is_passed_over() -> None:
     assert not frames[0].done.any()
     assert sum(frame.done.sum() for frame in frames) > 10
     assert not any(frame.truncated.any() for frame in frames)  # those are what was passed over
-    for one, other in zip(frames, again, strict=True):
-        assert_same(one, other)
+    for actual, other in zip(frames, again, strict=True):
+        assert_same(actual, other)
 
 
 @pytest.mark.parametrize(
@@ -543,7 +543,7 @@ def test_environments_are_split_evenly(
     assert split_evenly(num_envs, processes, sides) == sizes
 
 
-def test_seeds_of_integers_and_of_arrays_agree() -> None:
+def test_scalar_and_vectorized_seeds_agree() -> None:
     """One is fast for single episodes, the other for a whole batch."""
     keys = [0, 1, 2**40 + 3, 2**63 - 1]
     np.testing.assert_array_equal(mix(7, np.array(keys)), [mix_ints(7, key) for key in keys])
@@ -553,7 +553,7 @@ def test_seeds_of_integers_and_of_arrays_agree() -> None:
 
 
 @pytest.mark.slow
-def test_worker_runs_the_main_program_when_it_needs_a_module_that_it_made(tmp_path: Path) -> None:
+def test_workers_run_the_main_program_if_they_need_its_modules(tmp_path: Path) -> None:
     script = tmp_path / "main.py"
     script.write_text(
         "import sys, types\n"
@@ -591,14 +591,14 @@ def test_workers_outlive_the_thread_that_started_them() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="known to Linux alone")
-def test_worker_whose_parent_died_before_it_began_ends() -> None:
-    """The parent cannot be watched any more then, and the worker would wait for ever."""
-    ours, theirs = socket.socketpair()  # kept open, as if by somebody else
-    number = str(theirs.fileno())
-    with ours, theirs:
+def test_workers_end_if_their_parent_died_before_they_started() -> None:
+    """Such a worker cannot watch its parent, and would wait for ever."""
+    local, remote = socket.socketpair()  # kept open, as if by somebody else
+    number = str(remote.fileno())
+    with local, remote:
         done = subprocess.run(
             [sys.executable, "-c", WORKER, "parent", "1", "files", number, number, number],
-            pass_fds=[theirs.fileno()],
+            pass_fds=[remote.fileno()],
             timeout=60,
             check=False,
         )

@@ -1,4 +1,4 @@
-"""Frames between two episodes, of vectorised environments that take steps to reset."""
+"""Frames between two episodes, of vectorized environments that take a step to reset."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,9 +19,7 @@ B = 5
 
 @pytest.mark.parametrize("sides", [1, 5])
 @pytest.mark.parametrize("waits", [1, 3])
-def test_metrics_are_those_of_environments_that_reset_in_the_same_step(
-    waits: int, sides: int
-) -> None:
+def test_padding_frames_do_not_change_the_metrics(waits: int, sides: int) -> None:
     """All but the last, unfinished episodes have the same lengths, returns, steps and entities."""
     at_once = play(AddMetricsWrapper(AnyVecEnv(Clocks(B, waits=0, sides=sides))), 30)
     later = play(AddMetricsWrapper(AnyVecEnv(Clocks(B, waits=waits, sides=sides))), 60)
@@ -49,15 +47,15 @@ def sums(frames: list[VecObs], name: str) -> Metric:
     return total[name]
 
 
-def test_metrics_go_on_from_a_state_between_two_episodes() -> None:
+def test_metrics_continue_from_a_state_between_two_episodes() -> None:
     """A saved run may end there."""
     straight = AddMetricsWrapper(AnyVecEnv(Clocks(B)))
     for steps in range(1, 8):
         expected = play(straight, 12)[steps + 1 :]
-        one = AddMetricsWrapper(AnyVecEnv(Clocks(B)))
-        before = play(one, steps)[-1]
+        envs = AddMetricsWrapper(AnyVecEnv(Clocks(B)))
+        before = play(envs, steps)[-1]
         other = AddMetricsWrapper(AnyVecEnv(Clocks(B)))
-        obs = other.set_state(one.get_state() or {}, one.obs_space())
+        obs = other.set_state(envs.get_state() or {}, envs.obs_space())
         assert obs is not None
         assert obs.is_padding.tolist() == before.is_padding.tolist()
         for following in expected:
@@ -66,16 +64,16 @@ def test_metrics_go_on_from_a_state_between_two_episodes() -> None:
             assert obs.metrics == following.metrics
 
 
-def test_batches_keep_the_flags_of_their_frames() -> None:
+def test_take_and_cat_preserve_flags() -> None:
     frames = play(Clocks(B), 20)
     flags = [obs.is_padding.tolist() for obs in frames]
-    assert [1] in [[sum(of_step)] for of_step in flags]
+    assert [1] in [[sum(step_flags)] for step_flags in flags]
     joined = VecObs.cat(frames)
-    assert joined.padding.tolist() == [flag for of_step in flags for flag in of_step]
+    assert joined.padding.tolist() == [flag for step_flags in flags for flag in step_flags]
     order = np.random.default_rng(0).permutation(len(joined))
-    taken = joined.take(order)
-    assert taken.padding.tolist() == joined.padding[order].tolist()
-    assert unpack(pack(taken)).padding.tolist() == taken.padding.tolist()
+    permuted = joined.take(order)
+    assert permuted.padding.tolist() == joined.padding[order].tolist()
+    assert unpack(pack(permuted)).padding.tolist() == permuted.padding.tolist()
     assert len(joined.take(np.flatnonzero(~joined.padding)).padding) == 0
     assert len(VecObs.cat(play(Clocks(B, waits=0), 9)).padding) == 0
 
@@ -108,13 +106,13 @@ class Wrong(Clocks):
     [
         ("count", "padding: expected a flag for each of 4 environments, or none, got 3"),
         ("text", "padding: expected booleans"),
-        ("actors", "^environment 0.*padding: expected a frame in which nobody acts, got actors"),
-        ("reward", "^environment 0.*padding: expected a step from it without a reward .* reward 1"),
-        ("end", "^environment 0.*padding: expected a step from it without .* got done"),
+        ("actors", "^environment 0.*padding: expected a frame without actors, got actors"),
+        ("reward", "^environment 0.*padding: expected no reward and no end in the .* reward 1"),
+        ("end", "^environment 0.*padding: expected no reward and no end .* got done"),
         ("sides", "^environment 1.*padding: expected one flag for all sides of a match, got False"),
     ],
 )
-def test_flags_that_contradict_the_frames_are_refused(what: str, words: str) -> None:
+def test_flags_that_contradict_the_frames_are_rejected(what: str, words: str) -> None:
     envs: Any = AnyVecEnv(Wrong(what, sides=2 if what == "sides" else 1))
     with pytest.raises(InvalidObservation, match=words):
         play(envs, 20)

@@ -1,4 +1,4 @@
-"""Distributions over choices, against arithmetic by hand."""
+"""Categorical distributions against hand computations."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_entropy_of_known_probabilities() -> None:
     ),
     st.sampled_from([torch.float32, torch.float64]),
 )
-def test_what_is_impossible_is_never_sampled(logits: list[float], dtype: torch.dtype) -> None:
+def test_masked_choices_are_never_sampled(logits: list[float], dtype: torch.dtype) -> None:
     uniforms = torch.tensor([0.0, 2**-23, 0.5, 1 - 2**-22, LARGEST_UNIFORM])
     log_probs = torch.tensor([logits], dtype=dtype).log_softmax(dim=1).expand(len(uniforms), -1)
     for choice in CategoricalDistribution(log_probs).sample(uniforms).tolist():
@@ -41,10 +41,10 @@ def test_what_is_impossible_is_never_sampled(logits: list[float], dtype: torch.d
     )
 
 
-def test_nothing_impossible_is_sampled_where_sums_are_rounded_differently(
+def test_masked_choices_are_never_sampled_despite_rounding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a GPU a sum may exceed the one before it although the probability between is zero."""
+    """On a GPU, cumulative sums may grow where the probability is zero."""
     p = torch.tensor([[0.5, 0.0, 0.5, 0.0]])
     sums = torch.tensor([[0.5, 0.501, 0.999, 1.0]])
     monkeypatch.setattr(Tensor, "cumsum", lambda self, dim: sums.expand(len(self), -1))
@@ -59,7 +59,7 @@ def test_sampling_inverts_the_cumulative_distribution() -> None:
     assert CategoricalDistribution(log_probs).sample(uniforms).tolist() == [1, 1, 3, 3, 4]
 
 
-def test_normalised_entropy_is_a_share_of_what_is_legal() -> None:
+def test_normalised_entropy_is_relative_to_legal_choices() -> None:
     """An actor with one legal choice has nothing to explore and must not pull the mean down."""
     log_probs = torch.tensor(
         [
@@ -74,14 +74,14 @@ def test_normalised_entropy_is_a_share_of_what_is_legal() -> None:
     assert actors == 2
 
 
-def test_normalised_entropy_of_nobody_is_nothing() -> None:
-    """As of select-entity, where nobody acts and nobody can be selected."""
-    nobody = CategoricalDistribution(torch.zeros(0, 0))
-    assert nobody.normalised_entropy(torch.zeros(0)).tolist() == [0.0, 0.0]
+def test_normalised_entropy_without_actors_is_zero() -> None:
+    """As for select-entity actions without actors and actees."""
+    no_actors = CategoricalDistribution(torch.zeros(0, 0))
+    assert no_actors.normalised_entropy(torch.zeros(0)).tolist() == [0.0, 0.0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=5))
-def test_rows_of_varying_actees_find_their_place(frames: list[tuple[int, int]]) -> None:
+def test_from_rows_pads_ragged_actees(frames: list[tuple[int, int]]) -> None:
     actors, actees = (np.array(n, dtype=np.int64) for n in zip(*frames, strict=True))
     acting = [(a, k) for a, k in frames if a]
     longest = max((k for _, k in acting), default=0)
@@ -101,7 +101,7 @@ def test_rows_of_varying_actees_find_their_place(frames: list[tuple[int, int]]) 
     assert CategoricalDistribution(table).to_rows(action).values.tolist() == rows.tolist()
 
 
-def test_kl_is_that_of_the_allowed_choices_by_hand() -> None:
+def test_kl_over_allowed_choices_matches_hand_computation() -> None:
     inf = math.inf
     network = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.75, 0.0]]).log().requires_grad_()
     teacher = torch.tensor([[0.0, 0.0, 5.0], [-inf, 0.0, 0.0]])  # it does not know the mask

@@ -1,4 +1,4 @@
-"""Initial weights: frames that differ differ in what the network says of them."""
+"""Initial weights: logits depend on the frame."""
 
 from typing import Literal
 
@@ -35,7 +35,7 @@ def frames() -> EntityBatch:
 
 
 def share(rows: Tensor) -> float:
-    """Return the size of what depends on the frame beside that of the mean of all frames."""
+    """Return the standard deviation over frames relative to the mean over frames."""
     mean = rows.mean(0)
     return float((rows - mean).square().sum(1).mean().sqrt() / mean.norm())
 
@@ -61,7 +61,9 @@ def shares_of_logits(init: Init, d_model: int, n_layer: int) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("n_layer", [1, 2, 4])
 @pytest.mark.parametrize("d_model", [16, 32, 64, 128, 256])
-def test_logits_depend_on_the_frame_alike_at_every_width(d_model: int, n_layer: int) -> None:
+def test_initial_logits_depend_on_the_frame_equally_at_every_width(
+    d_model: int, n_layer: int
+) -> None:
     assert 0.08 < shares_of_logits("scaled", d_model, n_layer) < 0.6
 
 

@@ -1,4 +1,4 @@
-"""Dependent actions in the network: probabilities of chains, against all outcomes."""
+"""Dependent actions: joint probabilities against an enumeration of all outcomes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +26,7 @@ from entity_env import (
 )
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.actions.heads import HEADS
-from rogue_net.actions.parts import joint, narrowed, parents_first, rows_before
+from rogue_net.actions.parts import joint, mask_given_parent, parent_rows, parents_first
 from rogue_net.config import MemoryConfig
 from rogue_net.native import backend
 from rogue_net.ragged import EntityBatch
@@ -106,7 +106,7 @@ def log_probs(net: RogueNet, batch: EntityBatch, chosen: Mapping[str, Tensor]) -
     return joint(out.logprobs, batch.actions)["do"]
 
 
-def test_probabilities_of_all_outcomes_add_up_and_entropies_are_those_of_the_whole() -> None:
+def test_joint_probabilities_sum_to_one_and_give_the_joint_entropy() -> None:
     net, batch = network().double(), batch_of(FRAME)
     features = {
         name: replace(rows, values=rows.values.double()) for name, rows in batch.features.items()
@@ -130,7 +130,7 @@ def test_probabilities_of_all_outcomes_add_up_and_entropies_are_those_of_the_who
 
 
 @pytest.mark.slow
-def test_draws_keep_to_the_masks_and_fit_the_probabilities() -> None:
+def test_samples_are_legal_and_match_the_probabilities() -> None:
     net, n = network(), 4000
     batch = batch_of(*[FRAME] * n)
     generator = torch.Generator().manual_seed(1)
@@ -143,19 +143,19 @@ def test_draws_keep_to_the_masks_and_fit_the_probabilities() -> None:
         rows[name][actor] = out.actions[name]
         torch.testing.assert_close(judged.logprobs[name], out.logprobs[name], rtol=0, atol=1e-6)
     for actor in (0, 1):
-        known = {tuple(sorted(one.items())): 0 for one in outcomes(actor)}
+        counts = {tuple(sorted(one.items())): 0 for one in outcomes(actor)}
         for frame in range(n):
             decision = {name: int(rows[name][2 * frame + actor]) for name in rows}
-            known[tuple(sorted(decision.items()))] += 1  # KeyError: an illegal one
-        both = [dict(key) for key in known]
-        for decision, count in zip(both, known.values(), strict=True):
+            counts[tuple(sorted(decision.items()))] += 1  # KeyError: an illegal one
+        both = [dict(key) for key in counts]
+        for decision, count in zip(both, counts.values(), strict=True):
             pair = [decision, outcomes(1)[0]] if actor == 0 else [outcomes(0)[0], decision]
             alone = batch_of(FRAME)
             p = log_probs(net, alone, tensors_of(pair, alone))[actor].exp().item()
             assert abs(count / n - p) < 4 * (p * (1 - p) / n) ** 0.5 + 1e-9
 
 
-def test_frames_alone_are_answered_as_in_a_batch() -> None:
+def test_single_frames_give_the_output_of_the_batch() -> None:
     net = network()
     envs = EnvList(Camp, 6)
     envs.seed(2)
@@ -170,12 +170,12 @@ def test_frames_alone_are_answered_as_in_a_batch() -> None:
         together = camp(batch, uniforms=uniforms)
     for i in range(6):
         alone = batch.take(np.array([i]))
-        own = {}
+        by_rank = {}
         for name, action in batch.actions.items():
             first = int(action.actors.starts[i])
-            own[name] = uniforms[name][first : first + int(action.actors.lengths[i])]
+            by_rank[name] = uniforms[name][first : first + int(action.actors.lengths[i])]
         with torch.no_grad():
-            out = camp(alone, uniforms=own)
+            out = camp(alone, uniforms=by_rank)
         for name, action in batch.actions.items():
             first = int(action.actors.starts[i])
             rows = slice(first, first + int(action.actors.lengths[i]))
@@ -186,7 +186,7 @@ def test_frames_alone_are_answered_as_in_a_batch() -> None:
     assert net.action_space == ACTIONS
 
 
-def test_the_vector_of_what_was_chosen_before_is_zero_at_first() -> None:
+def test_embedding_of_the_parent_choice_is_initially_zero() -> None:
     torch.manual_seed(1)
     net = RogueNet(RogueNetConfig(d_model=16), SPACE, ACTIONS, {"value": 1})
     names = [name for name, _ in net.named_parameters() if ".after." in name]
@@ -195,13 +195,13 @@ def test_the_vector_of_what_was_chosen_before_is_zero_at_first() -> None:
 
 
 @pytest.mark.parametrize("memory", [None, MemoryConfig(inputs=["action", "reward"])])
-def test_networks_of_chains_keep_their_contract(memory: MemoryConfig | None) -> None:
+def test_check_agent_accepts_networks_with_dependent_actions(memory: MemoryConfig | None) -> None:
     world = Camp()
     spaces = world.obs_space(), world.action_space()
     check_agent(network(*spaces, memory=memory), *spaces)
 
 
-def test_compiled_and_plain_paths_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_and_torch_paths_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     net, batch = network(), batch_of(FRAME, FRAME)
     uniforms = {
         name: torch.linspace(0, 0.9, len(a.actors.values)) for name, a in batch.actions.items()
@@ -214,7 +214,7 @@ def test_compiled_and_plain_paths_agree(monkeypatch: pytest.MonkeyPatch) -> None
         torch.testing.assert_close(fast.logprobs[name], plain.logprobs[name])
 
 
-def test_parts_count_with_the_first_action_of_their_chain() -> None:
+def test_joint_sums_a_chain_at_its_first_action() -> None:
     batch = batch_of(FRAME)
     assert parents_first(batch.actions) == ["do", "whom", "pace", "how"]
     parts = {
@@ -227,24 +227,24 @@ def test_parts_count_with_the_first_action_of_their_chain() -> None:
     assert joint(parts, batch.actions).keys() == {"do"}
 
 
-def test_a_mask_by_label_is_that_of_the_label_that_was_chosen() -> None:
+def test_mask_given_parent_selects_the_rows_of_the_chosen_label() -> None:
     batch = batch_of(FRAME)
     do = torch.tensor([2, 1])
-    rows = rows_before(batch.actions["whom"], batch.actions)
-    part, taken = narrowed(batch.actions["whom"], do[rows])
-    assert taken.tolist() == [True, True]
+    rows = parent_rows(batch.actions["whom"], batch.actions)
+    part, active = mask_given_parent(batch.actions["whom"], do[rows])
+    assert active.tolist() == [True, True]
     assert part.mask is not None
     assert part.mask.values.view(2, 4).tolist() == [
         [False, True, True, True],
         [True, False, False, False],
     ]
-    part, taken = narrowed(batch.actions["whom"], torch.tensor([0, 2]))
-    assert taken.tolist() == [False, True]
+    part, active = mask_given_parent(batch.actions["whom"], torch.tensor([0, 2]))
+    assert active.tolist() == [False, True]
     assert part.mask is not None
     assert part.mask.values.view(2, 4)[0].all()  # of no consequence, but never without a choice
 
 
-def test_numbers_are_nan_for_those_who_choose_none() -> None:
+def test_continuous_choices_of_inactive_actors_are_nan() -> None:
     actions: dict[str, Any] = {
         "do": CategoricalActionSpace(["no", "yes"]),
         "much": ContinuousActionSpace({"a": (0, 1), "b": (0, 1)}, after="do", when=["yes"]),
@@ -263,11 +263,11 @@ def test_numbers_are_nan_for_those_who_choose_none() -> None:
     frame.actions = {**frame.actions, "do": free}
     batch, net = batch_of(frame, actions=actions), network(actions=actions)
     out = net(batch, uniforms={"do": torch.tensor([0.0, 0.999]), "much": torch.rand(2, 2)})
-    taken = out.actions["do"] == 1
-    assert out.actions["much"].isnan().all(dim=1).tolist() == (~taken).tolist()
+    active = out.actions["do"] == 1
+    assert out.actions["much"].isnan().all(dim=1).tolist() == (~active).tolist()
     assert (
         out.distribution("much").to_env(out.actions["much"]).isnan().any(dim=1).tolist()
-        == (~taken).tolist()
+        == (~active).tolist()
     )
     terms = torch.cat([*joint(out.logprobs, batch.actions).values(), *out.entropies.values()])
     gradients = torch.autograd.grad(terms.sum(), [*net.action_heads.parameters()])

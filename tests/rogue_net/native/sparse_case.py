@@ -1,4 +1,4 @@
-"""Networks of every option, and sequences of frames in which much is missing."""
+"""Hypothesis strategies for networks with all options and for sparse sequences of frames."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ from rogue_net import EntityBatch, RelposEncodingConfig, RogueNet, RogueNetConfi
 from rogue_net.config import MemoryConfig
 from rogue_net.memory import memory_rows
 from rogue_net.native import memory, network
-from rogue_net.past import NOTHING_KNOWN, Past, link
+from rogue_net.past import NO_KEYS, Past, link_rows
 
 ENTITIES = {
     "Unit": Entity(["x", "y", Kind("color", ["red", "green"])]),
@@ -173,16 +173,16 @@ class Case:
         self, net: RogueNet, rng: np.random.Generator, batch: EntityBatch, before: EntityBatch
     ) -> EntityBatch:
         """Return the frames with links between them, and to states from before."""
-        remembering, known = net.remembering, NOTHING_KNOWN
+        remembering, keys = net.remembering, NO_KEYS
         assert remembering is not None
         assert net.memory is not None
         for frames in (before, batch):
             rows, steps = memory_rows(frames, remembering), frames.num_frames // self.envs
             time = np.repeat(np.arange(steps), self.envs)
             column, begun = np.tile(np.arange(self.envs), steps), rng.random(len(time)) < 0.2
-            carried = torch.randn(len(known.kind), net.memory.width)
-            links = link(rows, column, time, begun, known, remembering.keep_absent)
-            known = links.known
+            carried = torch.randn(len(keys.kind), net.memory.width)
+            links = link_rows(rows, column, time, begun, keys, remembering.keep_absent)
+            keys = links.final_keys
         rewards = rng.normal(size=len(time)).astype(np.float32)
         return replace(batch, past=Past.of(rows, links, time, rewards, carried))
 

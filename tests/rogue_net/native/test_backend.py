@@ -1,11 +1,11 @@
-"""Rows of packed frames."""
+"""Packed layouts."""
 
 import numpy as np
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rogue_net.native.backend import MOST_REMEMBERED, packed_layout
+from rogue_net.native.backend import MAX_CACHED_FRAMES, packed_layout
 from tests.rogue_net.builders import type_lengths
 
 CPU = torch.device("cpu")
@@ -13,11 +13,11 @@ CPU = torch.device("cpu")
 
 @given(st.lists(type_lengths(), min_size=1, max_size=4))
 @example([[[1, 2, 3, 4]], [[1, 2], [3, 4]], [[1], [2], [3], [4]], [[1, 2, 3, 4]]])
-@example([[[1] * (MOST_REMEMBERED + 1)]])
-def test_packed_rows_are_those_of_these_lengths_whatever_came_before(
+@example([[[1] * (MAX_CACHED_FRAMES + 1)]])
+def test_cached_packed_layouts_match_their_lengths(
     batches: list[list[list[int]]],
 ) -> None:
-    """Plans are remembered by what is counted, which is not all that tells them apart."""
+    """Plans are cached by the counts of entities and the number of types."""
     for lengths in batches:
         by_type = {str(k): np.array(row) for k, row in enumerate(lengths)}
         layout = packed_layout(by_type, CPU)
@@ -35,7 +35,7 @@ def test_packed_rows_are_those_of_these_lengths_whatever_came_before(
         assert layout.num_rows == len(places)
 
 
-def test_rows_planned_in_inference_mode_can_be_learnt_through() -> None:
+def test_layouts_planned_in_inference_mode_support_autograd() -> None:
     by_type = {"unit": np.array([2, 0, 1]), "other": np.array([1, 1, 0])}
     with torch.inference_mode():
         assert packed_layout(by_type, CPU).num_rows == 5

@@ -1,4 +1,4 @@
-"""Compiled and plain code agree where frames, types, actors or whole batches are empty."""
+"""Compiled code equals torch with empty frames, types, actors and batches."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ EMPTY = Case(
 @example(EMPTY)
 @example(replace(EMPTY, memory={"of": "both", "inputs": ["action", "reward"], "n_layer": 2}))
 @example(replace(EMPTY, memory=None))
-def test_sparse_frames_have_the_outputs_and_gradients_of_torch(case: Case) -> None:
+def test_compiled_outputs_and_gradients_equal_torch(case: Case) -> None:
     """Every array that is new to compiled code is full of NaN here."""
     net, batch = case.net_and_batch()
     with torch_only(), torch.no_grad():
@@ -61,16 +61,14 @@ def test_sparse_frames_have_the_outputs_and_gradients_of_torch(case: Case) -> No
 def outputs(out: NetOutput) -> dict[str, Tensor]:
     """The numbers of all outputs."""
     groups = {"value": out.values, "logprob": out.logprobs, "entropy": out.entropies}
-    found = {f"{what} of {n}": x for what, of_all in groups.items() for n, x in of_all.items()}
+    found = {f"{what} of {n}": x for what, by_name in groups.items() for n, x in by_name.items()}
     return found if out.memory is None else found | {"memory": out.memory}
 
 
 @needs_compiled
 @pytest.mark.parametrize("memory", [{"of": "frame"}, {"of": "frame", "n_layer": 2}])
 @pytest.mark.parametrize("d_model", [16, 72])
-def test_gradients_of_a_batch_without_entities_are_those_of_torch(
-    memory: dict[str, Any], d_model: int
-) -> None:
+def test_gradients_of_an_empty_batch_equal_torch(memory: dict[str, Any], d_model: int) -> None:
     """No rows come out of the blocks then, which is not the same as all rows."""
     net, batch = replace(EMPTY, memory=memory, sizes=(d_model, 1)).net_and_batch()
     assert not any(rows.values.numel() for rows in batch.features.values())
@@ -80,23 +78,23 @@ def test_gradients_of_a_batch_without_entities_are_those_of_torch(
 
 
 @needs_compiled
-def test_input_of_blocks_from_which_no_row_comes_out_stays() -> None:
-    """The backward pass of memory reads the rows that the blocks after it got."""
+def test_blocks_without_output_rows_do_not_change_their_input() -> None:
+    """The backward pass of memory reads the input rows of the blocks after memory."""
     net, _ = EMPTY.net_and_batch()
     assert net.memory is not None
     rows = torch.randn(3, 16)
     before, blocks = rows.clone(), net.memory.transformer.parameters_in_order()
-    frames = PackedFrames(np.array([2, 1]), kept=np.zeros(2, np.int64))
+    frames = PackedFrames(np.array([2, 1]), output_lengths=np.zeros(2, np.int64))
     parameters = network.Weights([None, None, None, None, *blocks], [])
-    settings = net.memory.config_of_blocks
-    compiled = network.Network(frames, [], settings, [], [], [parameters], x=rows)
+    settings = net.memory.block_config
+    compiled = network.CompiledNetwork(frames, [], settings, [], [], [parameters], x=rows)
     with torch.no_grad():
         [out] = compiled.run()
     assert out.shape == (0, 16)
     assert torch.equal(rows, before)
 
 
-def test_only_arrays_that_do_not_exist_have_no_address() -> None:
+def test_only_none_has_a_null_address() -> None:
     assert library.address(None) is None
     assert library.address(torch.zeros(0, 8))
     assert library.address(np.zeros((0, 8)))
@@ -105,7 +103,7 @@ def test_only_arrays_that_do_not_exist_have_no_address() -> None:
 
 @needs_compiled
 @pytest.mark.parametrize("shape", [(3, 2), (0, 4), (4, 0), (0,)])
-def test_poisoned_arrays_are_full_of_nan(
+def test_poisoned_arrays_are_filled_with_nan(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
 ) -> None:
     monkeypatch.setattr(library.POISONED, "value", 1)

@@ -1,4 +1,4 @@
-"""The compiled part by itself: a Python that has no torch can load and call it."""
+"""The compiled library without torch."""
 
 import ctypes
 from importlib.machinery import ExtensionFileLoader
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not FILES, reason="there was no compiler")
 
 @pytest.fixture
 def compiled() -> Any:
-    """The module, without the package that it is in, which imports torch."""
+    """The compiled module, loaded without its package, which imports torch."""
     loader = ExtensionFileLoader("_native", str(FILES[0]))
     spec = spec_from_file_location("_native", FILES[0], loader=loader)
     assert spec is not None
@@ -28,12 +28,12 @@ def compiled() -> Any:
     return module
 
 
-def test_it_is_compiled_for_every_python(compiled: Any) -> None:
+def test_native_module_uses_the_stable_abi(compiled: Any) -> None:
     assert FILES[0].name == "_native.abi3.so"
     assert compiled.instructions in ("any", "x86-64-v3", "x86-64-v4")
 
 
-def test_its_random_numbers_are_those_of_numpy(compiled: Any) -> None:
+def test_compiled_random_numbers_equal_numpy(compiled: Any) -> None:
     library = ctypes.CDLL(compiled.__file__)
     lengths, environments = np.array([2, 0, 3]), np.array([7, 8, 2**40])
     drawn = np.zeros(5, np.float32)

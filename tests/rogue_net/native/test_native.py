@@ -1,4 +1,4 @@
-"""What is compiled computes what torch computes, for every network that it takes."""
+"""Compiled networks equal torch, for every supported network."""
 
 import functools
 import importlib
@@ -43,13 +43,13 @@ LEVELS = {"x86-64-v4": [4, 3, 0], "x86-64-v3": [3, 0]}.get(INSTRUCTIONS or "", [
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no compiler")
-def test_it_is_compiled_where_there_is_a_compiler() -> None:
+def test_native_module_is_compiled_if_there_is_a_compiler() -> None:
     assert AVAILABLE
 
 
 @st.composite
 def nets_and_batches(draw: st.DrawFn) -> tuple[RogueNet, EntityBatch]:
-    """A network with attention of a random world in float32, and frames of it."""
+    """Strategy: a float32 network with attention, of random spaces, and frames."""
     world = draw(worlds(numbers=True).filter(shows_something))
     batch = in_float32(batch_of(world.frames, world.obs_space, world.action_space))
     chosen = draw(options(world.obs_space).filter(lambda o: "pooling" not in o))
@@ -67,7 +67,7 @@ def nets_and_batches(draw: st.DrawFn) -> tuple[RogueNet, EntityBatch]:
 @pytest.mark.slow
 @needs_compiled
 @given(nets_and_batches())
-def test_it_says_what_torch_says(net_and_batch: tuple[RogueNet, EntityBatch]) -> None:
+def test_compiled_network_equals_torch(net_and_batch: tuple[RogueNet, EntityBatch]) -> None:
     net, batch = net_and_batch
     assert_same(net, batch)
 
@@ -87,7 +87,9 @@ def levels() -> Iterator[list[Callable[[], None]]]:
 @needs_compiled
 @pytest.mark.parametrize("d_model", [16, 32, 128])
 @pytest.mark.parametrize("kind", KINDS)
-def test_frames_of_all_lengths_and_all_instructions(kind: str, d_model: int, levels: Any) -> None:
+def test_compiled_network_equals_torch_for_all_lengths_and_instruction_sets(
+    kind: str, d_model: int, levels: Any
+) -> None:
     assert_same(*large_case(kind, d_model), levels)
 
 
@@ -95,7 +97,7 @@ def test_frames_of_all_lengths_and_all_instructions(kind: str, d_model: int, lev
 @needs_compiled
 @pytest.mark.parametrize("d_model", [16, 128])
 @pytest.mark.parametrize("space", [kinds_case.SPACE, kinds_case.OWN_ONLY], ids=["globals", "own"])
-def test_labels_of_many_entities_and_all_instructions(
+def test_compiled_labels_equal_torch_for_all_instruction_sets(
     space: ObsSpace, d_model: int, levels: Any
 ) -> None:
     net, batch = kinds_case.large_labels_case(space, d_model)
@@ -105,16 +107,14 @@ def test_labels_of_many_entities_and_all_instructions(
 
 @needs_compiled
 @pytest.mark.parametrize("kind", ["plain", "grid"])
-def test_what_is_hidden_stays_hidden(kind: str) -> None:
+def test_compiled_policy_does_not_depend_on_invisible_entities(kind: str) -> None:
     assert_same(*large_case(kind, 32, visible=True))
 
 
 @needs_compiled
 @pytest.mark.parametrize("strange", [float("nan"), float("inf"), -1e30])
 @pytest.mark.parametrize("kind", KINDS)
-def test_strange_positions_are_answered_and_nothing_is_read_from_elsewhere(
-    kind: str, strange: float
-) -> None:
+def test_extreme_positions_do_not_read_out_of_bounds(kind: str, strange: float) -> None:
     """The loss tells whoever learns from them; cells that are nowhere would end the process."""
     net, batch = large_case(kind, 16)
     for rows in batch.features.values():
@@ -123,7 +123,7 @@ def test_strange_positions_are_answered_and_nothing_is_read_from_elsewhere(
 
 
 @needs_compiled
-def test_a_frame_is_the_same_to_the_bit_whatever_is_beside_it() -> None:
+def test_compiled_output_of_a_frame_does_not_depend_on_the_batch() -> None:
     net, batch = large_case("grid", 32)
     net.eval()
     with torch.no_grad():
@@ -140,7 +140,7 @@ def test_a_frame_is_the_same_to_the_bit_whatever_is_beside_it() -> None:
 
 
 @pytest.mark.slow
-def test_without_it_everything_works() -> None:
+def test_networks_work_without_the_native_module() -> None:
     """As where there was no compiler."""
     program = (
         "from rogue_net.native import AVAILABLE; assert not AVAILABLE\n"
@@ -153,7 +153,7 @@ def test_without_it_everything_works() -> None:
 
 @pytest.mark.slow
 @needs_compiled
-def test_what_was_compiled_from_other_files_is_not_used(tmp_path: Path) -> None:
+def test_native_module_older_than_its_sources_is_not_used(tmp_path: Path) -> None:
     """After an update, say: structures may have changed on one side only."""
     package = tmp_path / "rogue_net"
     shutil.copytree(Path(rogue_net.__file__).parent, package)
@@ -164,7 +164,7 @@ def test_what_was_compiled_from_other_files_is_not_used(tmp_path: Path) -> None:
         "with warnings.catch_warnings(record=True) as told:\n"
         "    from rogue_net.native import AVAILABLE\n"
         "assert not AVAILABLE\n"
-        "assert 'Install again: pip install -e .' in str(told[0].message), told"
+        "assert 'pip install -e .' in str(told[0].message), told"
     )
     path = os.pathsep.join([str(tmp_path), str(Path(rogue_net.__file__).parents[1])])
     subprocess.run(

@@ -1,4 +1,4 @@
-"""A narrow network that is compiled as a whole chooses as torch does."""
+"""Choices and gradients of compiled narrow networks equal torch."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def uniforms_for(batch: EntityBatch) -> dict[str, Tensor]:
 
 @needs_compiled
 @pytest.mark.parametrize("drawn", [False, True])
-def test_it_chooses_what_torch_chooses(drawn: bool) -> None:
+def test_compiled_choices_equal_torch(drawn: bool) -> None:
     net, batch = large_case("grid", 16)
     uniforms = uniforms_for(batch) if drawn else None
     with torch.no_grad():
@@ -36,7 +36,7 @@ def test_it_chooses_what_torch_chooses(drawn: bool) -> None:
 
 
 @needs_compiled
-def test_what_is_drawn_is_as_probable_as_is_said() -> None:
+def test_compiled_sample_frequencies_match_the_probabilities() -> None:
     """Each frame as often in a batch as there are numbers to draw for it."""
     net, frames = large_case("plain", 16)
     trials = 4000
@@ -59,7 +59,7 @@ def test_what_is_drawn_is_as_probable_as_is_said() -> None:
 
 @needs_compiled
 @pytest.mark.parametrize("temperature", [0.5, 3.0])
-def test_temperature_and_generator_are_those_of_torch(temperature: float) -> None:
+def test_temperature_and_generator_equal_torch(temperature: float) -> None:
     net, batch = large_case("polar", 16)
 
     def drawn() -> dict[str, Tensor]:
@@ -75,7 +75,7 @@ def test_temperature_and_generator_are_those_of_torch(temperature: float) -> Non
 
 
 @needs_compiled
-def test_what_is_out_of_range_is_an_error_and_not_read() -> None:
+def test_out_of_range_actors_and_choices_are_refused() -> None:
     net, batch = large_case("plain", 16)
     name = "move"
     action = batch.actions[name]
@@ -96,7 +96,7 @@ def test_what_is_out_of_range_is_an_error_and_not_read() -> None:
 
 @needs_compiled
 @pytest.mark.parametrize("d_model", [16, 128])
-def test_a_label_out_of_range_is_an_error_and_not_read(d_model: int) -> None:
+def test_out_of_range_labels_are_refused(d_model: int) -> None:
     """In the network that is compiled whole, and in the one that is compiled in parts."""
     net, batch = kinds_case.large_labels_case(kinds_case.OWN_ONLY, d_model)
     rows = batch.kinds["Word"]
@@ -109,7 +109,7 @@ def test_a_label_out_of_range_is_an_error_and_not_read(d_model: int) -> None:
 
 
 @needs_compiled
-def test_only_what_is_asked_for_has_a_gradient() -> None:
+def test_gradients_of_single_outputs_equal_torch() -> None:
     """Of values alone, and of the entities alone."""
     net, batch = large_case("grid", 16)
 
@@ -130,7 +130,7 @@ def test_only_what_is_asked_for_has_a_gradient() -> None:
 
 
 @needs_compiled
-def test_an_empty_batch_of_no_frames() -> None:
+def test_batch_without_frames_has_empty_outputs() -> None:
     net, batch = large_case("plain", 16)
     nothing = batch.take(np.zeros(0, dtype=np.int64))
     out, gradient = answers(net, nothing, compiled=True)
@@ -139,7 +139,7 @@ def test_an_empty_batch_of_no_frames() -> None:
 
 
 @needs_compiled
-def test_a_copy_of_the_network_has_its_own_parameters() -> None:
+def test_copied_network_has_separate_parameters() -> None:
     """Nothing remembers where the parameters of another network are."""
     import copy
 
@@ -153,7 +153,7 @@ def test_a_copy_of_the_network_has_its_own_parameters() -> None:
 
 
 @needs_compiled
-def test_what_the_backward_pass_needs_must_be_as_it_was_and_is_needed_once() -> None:
+def test_backward_detects_changed_and_freed_tensors() -> None:
     net, batch = large_case("plain", 16)
     loss = net(batch).values["value"].sum()
     loss.backward()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Arrays of the compiled code: overruns are noticed, and no cast or shift is undefined."""
+"""Arrays of compiled code: detection of overruns, and no undefined behaviour."""
 
 import shutil
 import subprocess
@@ -22,7 +22,7 @@ needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no 
     ("array", "index", "expected"),
     [(0, 9, "0"), (0, 10, "3"), (0, -1, "0"), (1, -1, "3"), (1, 4, "0"), (1, 20, "3")],
 )
-def test_a_write_outside_of_an_array_is_an_error(
+def test_out_of_bounds_write_is_detected(
     tmp_path: Path, array: int, index: int, expected: str
 ) -> None:
     program = tmp_path / "program.c"
@@ -46,7 +46,7 @@ def test_a_write_outside_of_an_array_is_an_error(
 
 
 @needs_compiled
-def test_an_overrun_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffer_overrun_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     class Overrunning:
         @staticmethod
         def network_forward(*_: object) -> int:
@@ -54,13 +54,13 @@ def test_an_overrun_raises(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(library, "_LIBRARY", Overrunning)
     with pytest.raises(SystemError, match=r"past the end of an array.*ROGUE_NET_NATIVE=0"):
-        library.call("network_forward", library.Network())
+        library.call("network_forward", library.NetworkStruct())
 
 
 @pytest.mark.slow
 @needs_gcc
 @needs_compiled
-def test_cells_of_strange_positions_are_defined(tmp_path: Path) -> None:
+def test_cells_of_extreme_positions_are_defined(tmp_path: Path) -> None:
     """A float that no integer can hold must not be cast to one: the sanitizer ends the process."""
     compiled = tmp_path / "pairs.so"
     sanitize = ["-fsanitize=undefined,float-cast-overflow", "-fno-sanitize-recover=all"]

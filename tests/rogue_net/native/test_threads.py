@@ -1,4 +1,4 @@
-"""Threads share compiled blocks, and change nothing of what comes out."""
+"""Results of compiled blocks do not depend on threads and parts."""
 
 from collections.abc import Sequence
 from unittest.mock import patch
@@ -29,7 +29,7 @@ from tests.rogue_net.nets import ACTIONS, batch_of, by_frame
 
 @needs_compiled
 @pytest.mark.parametrize("kind", [*KINDS, "labels"])
-def test_the_number_of_threads_changes_no_bit(kind: str) -> None:
+def test_output_does_not_depend_on_the_number_of_threads(kind: str) -> None:
     labels = kind == "labels"
     net, batch = large_labels_case(OWN_ONLY, 16) if labels else large_case(kind, 16)
     with patch.object(network, "LEAST_COST", 2**10), threads_at_work(1):
@@ -46,13 +46,13 @@ def test_the_number_of_threads_changes_no_bit(kind: str) -> None:
 
 @needs_compiled
 @pytest.mark.parametrize("kind", KINDS)
-def test_parts_say_together_what_torch_says(kind: str) -> None:
+def test_output_in_parts_equals_torch(kind: str) -> None:
     with patch.object(network, "LEAST_COST", 2**10), threads_at_work(2):
         assert_same(*large_case(kind, 16))
 
 
 @needs_compiled
-def test_more_parts_than_frames() -> None:
+def test_more_parts_than_frames_are_supported() -> None:
     net, batch = large_case("grid", 32)
     with patch.object(network, "LEAST_COST", 1), threads_at_work(2):
         assert_same(net, batch.take(np.array([10])))
@@ -96,7 +96,7 @@ def assert_same_without_gradient(net: RogueNet, batch: EntityBatch) -> None:
 @pytest.mark.slow
 @needs_compiled
 @pytest.mark.parametrize(("d_model", "n_head"), [(16, 2), (32, 4), (64, 8), (32, 2)])
-def test_probabilities_without_gradient_are_those_with_it(d_model: int, n_head: int) -> None:
+def test_probabilities_with_and_without_gradient_are_equal(d_model: int, n_head: int) -> None:
     net, batch = gated_case(LENGTHS, d_model, n_head)
     assert num_parts(sum(LENGTHS), d_model) >= 2
     assert_same_without_gradient(net, batch)
@@ -149,7 +149,7 @@ def test_parts_are_one_or_even_and_worth_their_gradient(
     assert parts == 1 or parts * num_gradients <= 8 * rows * width
 
 
-def test_by_itself_it_takes_as_many_threads_as_torch() -> None:
+def test_default_number_of_threads_is_torchs() -> None:
     assert num_threads() == torch.get_num_threads()
     with threads_at_work(5):
         assert num_threads() == 5

@@ -1,4 +1,4 @@
-"""Vectors of pairs made in pieces, against all of them written out; and their gradients."""
+"""Relative attention in microbatches against all pair vectors at once, with gradients."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def rand(generator: torch.Generator, *shape: int) -> Tensor:
 @pytest.mark.parametrize("piece", [1, 200, 1 << 20])
 @pytest.mark.parametrize("projected", [False, True])
 @pytest.mark.parametrize("corners", [1, 4])
-def test_pieces_give_what_all_vectors_give(
+def test_microbatches_equal_the_whole_batch(
     corners: int,
     projected: bool,
     piece: int,
@@ -76,11 +76,11 @@ def test_pieces_give_what_all_vectors_give(
     inputs = [attention, of_cells, projection, gate, queries]
     for name, result in got.items():
         torch.testing.assert_close(result, expected[name])
-        theirs, ours = (
+        theirs, actual = (
             torch.autograd.grad(x.square().sum(), inputs, retain_graph=True, allow_unused=True)
             for x in (expected[name], result)
         )
-        for a, b in zip(ours, theirs, strict=True):
+        for a, b in zip(actual, theirs, strict=True):
             assert (a is None) == (b is None)
             if a is not None:
                 torch.testing.assert_close(a, b)

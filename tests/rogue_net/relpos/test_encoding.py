@@ -1,4 +1,4 @@
-"""Relative positions by lookup against the same with every vector written out, and their limits."""
+"""Relative positions by lookup against explicit pair vectors, and limits of the settings."""
 
 import math
 from dataclasses import replace
@@ -44,13 +44,13 @@ def test_lookup_equals_definition(data: st.DataObject) -> None:
     for i, expected in enumerate(plain):
         rows = x[layout.first_row[i] :][: layout.lengths[i]]
         torch.testing.assert_close(rows, expected, rtol=1e-9, atol=1e-9)
-    theirs = torch.cat(plain)
-    weights = torch.arange(1, theirs.numel() + 1, dtype=torch.float64).cos().view_as(theirs)
+    explicit = torch.cat(plain)
+    weights = torch.arange(1, explicit.numel() + 1, dtype=torch.float64).cos().view_as(explicit)
     ours = torch.cat([x[layout.first_row[i] :][: layout.lengths[i]] for i in range(len(plain))])
     parameters = dict(net.named_parameters())
     got, expected_gradients = (
         torch.autograd.grad((y * weights).sum(), [*parameters.values()], allow_unused=True)
-        for y in (ours, theirs)
+        for y in (ours, explicit)
     )
     for name, a, b in zip(parameters, got, expected_gradients, strict=True):
         zero = torch.zeros_like(parameters[name])
@@ -85,7 +85,7 @@ def random_case(draw: st.DrawFn) -> tuple[RogueNet, EntityBatch]:
 
 @pytest.mark.slow
 @given(st.data())
-def test_gated_values_do_not_depend_on_how_queries_were_cut(data: st.DataObject) -> None:
+def test_gated_values_do_not_depend_on_microbatches(data: st.DataObject) -> None:
     net, batch = data.draw(random_case())
     whole = said(net, batch)
     with pytest.MonkeyPatch.context() as patch:
@@ -95,7 +95,7 @@ def test_gated_values_do_not_depend_on_how_queries_were_cut(data: st.DataObject)
 
 
 def said(net: RogueNet, batch: EntityBatch) -> list[Tensor]:
-    """What a network says, and the gradients of it."""
+    """Return the outputs of a network and their gradients."""
     out = net(batch)
     loss = policy_loss(out)
     gradients = torch.autograd.grad(loss, [*net.parameters()], allow_unused=True)
@@ -120,7 +120,7 @@ class Sizes(TorchDispatchMode):
     ("gate", "interpolate", "extent"),
     [(None, False, 2), (None, True, 17), ("relu", True, 2), ("relu", False, 17)],
 )
-def test_no_vector_is_made_for_each_pair(
+def test_pair_vectors_are_not_stored(
     gate: Any, interpolate: bool, extent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not at once, neither forward nor backward, with few cells or many."""
@@ -159,9 +159,7 @@ def net_and_frame(
 
 @pytest.mark.parametrize("extent", [[2, 3], [1, 2, 1], [0], [4]])
 @pytest.mark.parametrize("interpolate", [False, True])
-def test_whole_positions_of_a_grid_have_cells_of_their_own(
-    extent: list[int], interpolate: bool
-) -> None:
+def test_integer_grid_positions_have_distinct_cells(extent: list[int], interpolate: bool) -> None:
     """Hand arithmetic: the first axis counts fastest, from -extent."""
     axes = [torch.arange(-e, e + 1.0) for e in extent]
     relative = torch.cartesian_prod(*axes[::-1]).reshape(-1, len(extent)).flip(1) * 0.5
@@ -182,14 +180,14 @@ def certain(cells: Cells) -> Tensor:
     return corners.gather(0, weights.argmax(dim=0, keepdim=True))[0]
 
 
-def test_between_cells_of_a_grid_weights_are_bilinear() -> None:
+def test_grid_interpolation_is_bilinear() -> None:
     cells = grid_cells(torch.tensor([[0.25, -0.5]]), [1, 1], 1.0, True)
     got = {int(c): float(w) for c, w in zip(cells.corners, cells.weights or [], strict=True)}
     # x is 1.25 from the left border, y 0.5 from the lower one; three cells to a row.
     assert got == {1: 0.375, 2: 0.125, 4: 0.375, 5: 0.125}
 
 
-def test_angles_count_counterclockwise_from_the_heading() -> None:
+def test_angle_cells_are_counterclockwise_from_the_heading() -> None:
     angles = torch.tensor([10.0, 100.0, 190.0, 280.0]).deg2rad()
     relative = torch.stack([angles.cos(), angles.sin()], dim=1)
     for heading, expected in ((0.0, [0, 1, 2, 3]), (math.pi / 2, [3, 0, 1, 2])):
@@ -212,7 +210,7 @@ def test_angle_wraps_from_the_last_cell_to_the_first() -> None:
     torch.testing.assert_close(by_cell, torch.tensor(expected).double(), atol=1e-6, rtol=0)
 
 
-def test_distance_beyond_the_last_cell_has_the_last() -> None:
+def test_large_distances_are_clamped_to_the_last_cell() -> None:
     relative = torch.tensor([[0.0, 0.0], [0.3, 0.4], [3.0, 4.0], [1e30, 1e30]])
     assert certain(distance_cells(relative, 4, 0.5, False)).tolist() == [0, 1, 3, 3]
     assert certain(distance_cells(relative, 4, 0.5, True)).tolist() == [0, 1, 3, 3]
@@ -228,7 +226,7 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
     st.sampled_from([torch.float32, torch.float64]),
     st.booleans(),
 )
-def test_every_position_has_cells_that_exist(
+def test_every_position_has_valid_cells(
     places: list[tuple[float, float, float]],
     size: int,
     scale: float,
@@ -283,7 +281,7 @@ def test_gradient_of_coinciding_entities_is_finite(interpolate: bool, gate: Any)
 
 @pytest.mark.parametrize("excluded", [[], ["B"]])
 def test_entities_without_positions_attend_without_a_relative_term(excluded: list[str]) -> None:
-    """Whatever the encoding says, it changes nothing between entities that are not in it."""
+    """Parameters of the encoding do not affect pairs of excluded entities."""
     space = ObsSpace(entities={"A": Entity(["x"]), "B": Entity(["x"] if excluded else ["hp"])})
     config = RelposEncodingConfig([1], ["x"], exclude_entities=excluded)
     actions = {"move": ACTIONS["move"], "plan": ACTIONS["plan"]}
@@ -347,7 +345,7 @@ def test_global_features_may_be_positions() -> None:
         ({"per_entity_projections": True}, "per_entity_projections: expected value_relpos_proj"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(fields: dict[str, Any], message: str) -> None:
     valid: dict[str, Any] = {"extent": [1, 1], "position_features": ["x", "y"]}
     RelposEncodingConfig(**valid)
     with pytest.raises(ValueError, match=message) as error:
@@ -371,7 +369,7 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, Any], message: str) ->
         ),
     ],
 )
-def test_what_the_spaces_do_not_have_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_unknown_types_and_features_are_refused(fields: dict[str, Any], message: str) -> None:
     space = ObsSpace(entities={"A": Entity(["x", "y"]), "B": Entity(["angle"])})
     valid: dict[str, Any] = {"extent": [1, 1], "position_features": ["x", "y"]}
     config = RogueNetConfig(relpos_encoding=RelposEncodingConfig(**{**valid, **fields}))
@@ -379,7 +377,7 @@ def test_what_the_spaces_do_not_have_is_refused(fields: dict[str, Any], message:
         RogueNet(config, space, ACTIONS)
 
 
-def test_pooling_leaves_no_place_for_relative_positions() -> None:
+def test_relative_positions_with_pooling_are_refused() -> None:
     with pytest.raises(ValueError, match=r"relpos_encoding: expected pooling=None.*; attn_pdrop"):
         RogueNetConfig(
             pooling="mean", attn_pdrop=0.1, relpos_encoding=RelposEncodingConfig([1], ["x"])
@@ -388,7 +386,7 @@ def test_pooling_leaves_no_place_for_relative_positions() -> None:
 
 @pytest.mark.slow
 @given(st.data())
-def test_statistics_of_offsets_are_those_of_all_pairs(data: st.DataObject) -> None:
+def test_offset_statistics_include_all_pairs(data: st.DataObject) -> None:
     """Counted pair by pair, in frames of any length, and in pieces."""
     net, batch = data.draw(random_case().filter(lambda case: case[0].relpos.norm is not None))
     columns = net.relpos.columns

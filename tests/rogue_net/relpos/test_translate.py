@@ -1,4 +1,4 @@
-"""Positions as seen from a reference entity."""
+"""Positions in the coordinates of a reference entity."""
 
 import math
 from typing import Any
@@ -32,12 +32,12 @@ def seen(
     star = {"Star": [[9.0]]}
     frames = [
         Observation(
-            features={"Ship": own, "Rock": rocks, **star},
+            features={"Ship": features, "Rock": rocks, **star},
             global_features=[7.0],
-            visible={} if visible is None or not own else {"Ship": visible},
+            visible={} if visible is None or not features else {"Ship": visible},
             actions={"move": CategoricalActionMask(actor_types=["Rock"])},
         )
-        for own in (ships, [])
+        for features in (ships, [])
     ]
     batch = batch_of(frames, SPACE, MOVE)
     before = batch.features["Rock"].values.clone()
@@ -60,14 +60,14 @@ def test_positions_become_relative_to_the_reference() -> None:
 @pytest.mark.parametrize(
     "fields", [{"rotation_angle_feature": "angle"}, {"rotation_vec_features": ["ux", "uy"]}]
 )
-def test_what_lies_ahead_lies_along_the_first_axis(fields: dict[str, Any]) -> None:
+def test_heading_becomes_the_first_axis(fields: dict[str, Any]) -> None:
     """The ship looks up; a rock two above and one to the right is two ahead, one to the right."""
     first, second = seen([SHIP], [[5.0, 4.0, 2.0]], **fields, add_dist_feature=True)
     torch.testing.assert_close(first, torch.tensor([[5.0, -1.0, 2.0, 7.0, math.sqrt(5)]]).double())
     torch.testing.assert_close(second, torch.tensor([[5.0, 4.0, 2.0, 7.0, math.sqrt(20)]]).double())
 
 
-def test_of_several_references_the_center_counts() -> None:
+def test_several_references_use_their_center() -> None:
     """In any order; their direction is the mean of their directions."""
     other = [3.0, 0.0, 0.0, 1.0, 0.0]
     for ships in ([SHIP, other], [other, SHIP]):
@@ -76,14 +76,14 @@ def test_of_several_references_the_center_counts() -> None:
         torch.testing.assert_close(first, torch.tensor([[5.0, 3 * HALF, 3 * HALF, 7.0]]).double())
 
 
-def test_opposite_directions_turn_nothing() -> None:
+def test_opposite_headings_do_not_rotate() -> None:
     opposite = [1.0, 2.0, 0.0, 0.0, -1.0]
     (first, _) = seen([SHIP, opposite], [[5.0, 4.0, 2.0]], rotation_vec_features=["ux", "uy"])
     torch.testing.assert_close(first, torch.tensor([[5.0, 2.0, 1.0, 7.0]]).double())
 
 
-def test_hidden_references_do_not_count() -> None:
-    """Else the policy would know where they are."""
+def test_invisible_references_are_ignored() -> None:
+    """Otherwise the policy could infer their positions."""
     far = [100.0, 100.0, 0.0, 1.0, 0.0]
     (first, _) = seen([SHIP, far], [[5.0, 4.0, 2.0]], visible=[True, False])
     torch.testing.assert_close(first, torch.tensor([[5.0, 2.0, 1.0, 7.0]]).double())
@@ -91,7 +91,7 @@ def test_hidden_references_do_not_count() -> None:
     torch.testing.assert_close(first, second)
 
 
-def test_third_axis_is_moved_but_not_turned() -> None:
+def test_third_axis_is_translated_but_not_rotated() -> None:
     space = ObsSpace(entities={"A": Entity(["x", "y", "z", "angle"]), "B": Entity(["x", "y", "z"])})
     config = TranslationConfig("A", ["x", "y", "z"], rotation_angle_feature="angle")
     net = net_of(space, MOVE, translation=config)
@@ -103,12 +103,12 @@ def test_third_axis_is_moved_but_not_turned() -> None:
     torch.testing.assert_close(inputs["B"], torch.tensor([[0.0, -1.0, 4.0]]).double())
 
 
-def test_nothing_depends_on_where_the_whole_world_is() -> None:
+def test_output_is_invariant_to_translating_all_positions() -> None:
     """Only the reference's own features tell."""
     net = net_of(SPACE, MOVE, translation=TranslationConfig("Ship", ["x", "y"]))
     rng = np.random.default_rng(0)
     rocks = rng.normal(size=(4, 3))
-    shown = []
+    positions = []
     for shift in (0.0, 10.0):
         moved = np.array([0, shift, shift])
         obs = Observation(
@@ -116,8 +116,8 @@ def test_nothing_depends_on_where_the_whole_world_is() -> None:
             global_features=[0.0],
             actions={"move": CategoricalActionMask(actor_types=["Rock"])},
         )
-        shown.append(net.embedding.inputs(batch_of([obs], SPACE, MOVE))["Rock"])
-    torch.testing.assert_close(shown[0], shown[1], rtol=0, atol=1e-5)
+        positions.append(net.embedding.inputs(batch_of([obs], SPACE, MOVE))["Rock"])
+    torch.testing.assert_close(positions[0], positions[1], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_nothing_depends_on_where_the_whole_world_is() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TranslationConfig(**{"reference_entity": "A", "position_features": ["x", "y"], **fields})
 
@@ -153,7 +153,7 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, Any], message: str) ->
         ),
     ],
 )
-def test_what_the_spaces_do_not_have_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_unknown_types_and_features_are_refused(fields: dict[str, Any], message: str) -> None:
     config = TranslationConfig(
         **{"reference_entity": "Ship", "position_features": ["x", "y"], **fields}
     )

@@ -155,7 +155,7 @@ export class Hand {
     byId("turn").hidden = !isTurn && !this.comparison;
     byId("leave").hidden = !isTurn;
     this.showBusy();
-    const name = decision ? `${frame!.all[decision.actor].name}, ${decision.name}` : "choose an actor that waits";
+    const name = decision ? `${frame!.all[decision.actor].name}, ${decision.name}` : "select a waiting actor";
     const isHere = frame !== null && live.isWaiting(frame);
     say("turn-text", !isTurn ? "" : isHere ? `Your turn: ${name} (${live.waiting!.actors.length} without a choice)` : `Your turn, at step ${live.waiting!.step}.`);
     say("comparison", this.comparison);

@@ -13,7 +13,7 @@ export function fillHeader(header: Header): void {
   const facts: [Node | string, Node | string][] = [
     ...about.map(([name, fact]): [Node, Node] => [named(name), named(fact)]),
     ...(notes.length ? [["kept small", notes.join(" ")] as [string, string]] : []),
-    ...errors.map(([name, error]): [Node, string] => [named(name), `rounded, at most ${shown(error)} off`]),
+    ...errors.map(([name, error]): [Node, string] => [named(name), `rounded, error at most ${shown(error)}`]),
   ];
   byId("about").replaceChildren(...facts.flatMap(([name, fact]) => [el("dt", {}, name), el("dd", {}, fact)]));
   byId("loss").textContent = notes.length ? "reduced precision" : "full precision";

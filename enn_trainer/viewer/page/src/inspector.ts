@@ -21,7 +21,7 @@ export function inspect(target: HTMLElement, shows: Shown): void {
       features(shows, entity, before),
       removalButtons(shows, entity),
       ...decisions.map((decision) => decided(shows, decision)),
-      decisions.length ? null : faint("It has nothing to choose in this step."),
+      decisions.length ? null : faint("It has no action in this step."),
       influences(shows, entity),
       toggles.attention && frame.attention ? attentions(shows, frame.attention, entity.position) : null,
     );
@@ -140,7 +140,7 @@ function choices(shows: Shown, { name, byHand, isSecret = false, choices }: Deci
   const caption = [named(name), byHand && tag("chosen by a person")];
   const found = table({ class: "choices", "data-action": name }, caption, headings, rows);
   if (order.length <= MOST_CHOICES) return found;
-  return el("div", {}, found, faint(`${order.length - MOST_CHOICES} less probable ones are not shown.`));
+  return el("div", {}, found, faint(`${order.length - MOST_CHOICES} less probable ones are hidden.`));
 }
 
 function choiceRow(shows: Shown, choice: Choice, isSecret: boolean): Node {
@@ -184,7 +184,7 @@ function influences(shows: Shown, entity: Entity): Node | null {
   const found = influence.entities.map((position, i) => ({ position, change: changes[i], value: influence.values[i] }));
   found.sort((a, b) => b.change - a.change || Math.abs(b.value) - Math.abs(a.value));
   const rows = found.map(({ position, change, value }): Row => [position, change < 0 ? "–" : percent(change), shown(value)]);
-  return ranking(shows, "influence", ["without", "choice changes", "value it adds"], rows);
+  return ranking(shows, "influence", ["without", "choice changes", "change of the value"], rows);
 }
 
 /** The entities that one attends to most, and how much they attend to it. */

@@ -209,7 +209,7 @@ export function connect(onChange: (live: Live) => void): void {
     try {
       live.receive(JSON.parse(data), performance.now());
     } catch (error) {
-      live.notice = `a message of the server could not be read: ${error}`;
+      live.notice = `invalid message of the server: ${error}`;
     }
     onChange(live);
   });

@@ -199,7 +199,7 @@ export class Page {
       selected,
       returnToGo: this.returns[step] ?? NaN,
       until: schema.terminated || isRunning(schema) ? "" : " until truncation",
-      unknown: schema.numbers ? "not known, as steps are left out" : isLive(schema) ? "not yet known" : "",
+      unknown: schema.numbers ? "unknown, because steps are missing" : isLive(schema) ? "not yet known" : "",
       beside: changes?.length ? "what if" : schema.beside && "other agent",
       edit: changes && ((change) => this.edit([change])),
       changes: changes ?? [],
@@ -212,7 +212,7 @@ export class Page {
     this.scene?.show(this.shown);
     if (this.live) this.showLive(this.live);
     const damaged = [...this.replay.damaged].sort((a, b) => a - b).map((number) => `chunk ${number}`);
-    const damage = `${damaged.join(", ")} ${damaged.length > 1 ? "are" : "is"} damaged: these steps cannot be shown, the rest can.`;
+    const damage = `${damaged.join(", ")} ${damaged.length > 1 ? "are" : "is"} damaged: these steps cannot be displayed.`;
     say("problem", this.live?.notice ?? (damaged.length ? damage : ""));
     if (!this.shown || !frame) return ["inspector", "list"].forEach((id) => byId(id).replaceChildren());
     byId("canvas").setAttribute("aria-label", summary(frame, text));
@@ -376,9 +376,9 @@ export class Page {
   private showLive({ isPaused, fps, hasEnded }: Live): void {
     root.dataset.live = hasEnded ? "ended" : "on";
     byId("newest").setAttribute("aria-pressed", String(this.isNewest));
-    byId("pause").textContent = isPaused ? "go on" : "pause the world";
+    byId("pause").textContent = isPaused ? "resume the game" : "pause the game";
     if (document.activeElement !== field("fps")) field("fps").value = String(fps ?? "");
-    byId("what-if").textContent = this.changes ? "back to the real frame" : "what if";
+    byId("what-if").textContent = this.changes ? "back to the original frame" : "what if";
     Object.assign(root.dataset, { paused: isPaused, newest: this.isNewest, changes: this.changes?.length ?? "" });
   }
 
@@ -435,7 +435,7 @@ function summary(frame: Frame, step: string): string {
   const counts = new Map<string, number>();
   for (const { typeName } of frame.entities) counts.set(typeName, (counts.get(typeName) ?? 0) + 1);
   const names = [...counts].map(([name, count]) => `${count} ${name}`);
-  return `Scene of ${step}: ${names.join(", ") || "no entities"}. The list of entities says the same.`;
+  return `Scene of ${step}: ${names.join(", ") || "no entities"}. See the list of entities.`;
 }
 
 async function main(): Promise<void> {

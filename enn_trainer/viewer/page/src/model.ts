@@ -124,16 +124,16 @@ export class Replay {
   static async open(elements: Iterable<Element>): Promise<Replay> {
     const blocks = new Map(Array.from(elements, (element) => [element.getAttribute("data-block")!, element]));
     const element = blocks.get("header");
-    if (!element) throw new Error("This file has no replay in it: its beginning is missing.");
+    if (!element) throw new Error("This file is not a replay: its header is missing.");
     let header: Header;
     try {
       const packed = fromBase64(element.textContent!);
       if (crc32(packed) !== parseInt(element.getAttribute("data-crc")!, 16)) throw new Error("crc");
       header = JSON.parse(new TextDecoder().decode(await inflate(packed, MOST_BYTES)));
     } catch {
-      throw new Error("The beginning of this file is damaged, so that nothing of it can be shown.");
+      throw new Error("The header of this file is damaged.");
     }
-    if (!VERSIONS.includes(header.version)) throw new Error("This file and the page in it are of different versions.");
+    if (!VERSIONS.includes(header.version)) throw new Error("The versions of this file and of its page differ.");
     return new Replay(header, blocks);
   }
 

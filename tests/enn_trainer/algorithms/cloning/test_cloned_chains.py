@@ -16,7 +16,7 @@ from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
 from enn_trainer.experience.players import AgentPlayer
-from enn_trainer.experience.read_demonstrations import Reading
+from enn_trainer.experience.read_demonstrations import RecordingReader
 from enn_trainer.experience.recording import Recorder
 from entity_env import (
     Action,
@@ -34,7 +34,7 @@ from entity_env import (
 )
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import RecordingVecEnv
-from entity_env.recording.recording_format import Decisions, RecordingError
+from entity_env.recording.recording_format import RecordedFrames, RecordingError
 from entity_env.seeding import derive_seed
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.actions.parts import joint
@@ -72,7 +72,7 @@ def record_net(path: Path, world: Any, net: Any, steps: int = 24, envs: int = 8)
 
 
 def read(path: Path, world: Any, net: Any = None, **options: Any) -> Demonstrations:
-    reading = Reading(world().obs_space(), 1.0, CPU, agent=net, **options)
+    reading = RecordingReader(world().obs_space(), 1.0, CPU, agent=net, **options)
     shown = reading.read(open_recordings([path]))
     assert shown is not None
     return shown
@@ -89,13 +89,13 @@ MEMORY = MemoryConfig(of="frame", inputs=["action", "reward"])
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", [None, MEMORY], ids=["", "memory"])
 @pytest.mark.parametrize("world", [Camp, Targets])
-def test_recorded_decisions_are_judged_as_they_were_drawn(
+def test_logprobs_of_recorded_samples_are_reproduced(
     tmp_path: Path, world: Any, memory: MemoryConfig | None
 ) -> None:
     net = network(world, memory=memory)
     path = record_net(tmp_path / "file", world, net)
     shown = read(path, world, net, teacher_for="kl")
-    recorded = Decisions.cat([episode.decisions for episode in Recording.open(path).episodes()])
+    recorded = RecordedFrames.cat([e.decisions for e in Recording.open(path).episodes()])
     out = judged(net, shown)
     for name, logprobs in recorded.logprobs.items():
         assert logprobs.values.any(), name
@@ -112,7 +112,7 @@ def test_recorded_decisions_are_judged_as_they_were_drawn(
 
 
 @pytest.mark.slow
-def test_a_chain_is_one_decision_with_the_sum_of_its_parts(tmp_path: Path) -> None:
+def test_dependent_actions_are_one_decision_with_summed_losses(tmp_path: Path) -> None:
     net = network(Camp)
     shown = read(record_net(tmp_path / "file", Camp, net), Camp)
     out = judged(net, shown)
@@ -131,18 +131,18 @@ def test_a_chain_is_one_decision_with_the_sum_of_its_parts(tmp_path: Path) -> No
     assert score.actors["force"] == int((do == 2).sum()) > 0
     assert score.actors["whom"] == int((do > 0).sum())
     assert score.actors["do"] == len(do)
-    halves = [shown.take_units(np.arange(k, len(shown), 2)) for k in (0, 1)]
+    halves = [shown.take_sequences(np.arange(k, len(shown), 2)) for k in (0, 1)]
     with torch.no_grad():
         parts = [loss_of(net, one, "cross_entropy", PPOConfig())[0] for one in halves]
     torch.testing.assert_close(torch.stack(parts).sum(), imitation)
 
 
 @pytest.mark.slow
-def test_parts_that_a_person_chose_are_learnt_given_those_of_the_agent(tmp_path: Path) -> None:
+def test_choices_of_a_person_are_imitated_given_parent_actions_of_the_agent(tmp_path: Path) -> None:
     net = network(Camp)
     path = record_net(tmp_path / "file", Camp, net)
 
-    def by_hand(decisions: Decisions) -> None:
+    def by_hand(decisions: RecordedFrames) -> None:
         for name, rows in decisions.actions.items():
             own = np.arange(len(rows.values)) % 3 == 0
             decisions.by_hand[name] = Ragged(own & (name in ("whom", "trade")), rows.lengths)
@@ -169,7 +169,9 @@ def with_numbers_alone(path: Path, made: Path, rows: str = "drawn") -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [Camp, Targets])
-def test_numbers_are_inverted_where_nothing_else_is_known(tmp_path: Path, world: Any) -> None:
+def test_continuous_actions_are_inverted_without_recorded_samples(
+    tmp_path: Path, world: Any
+) -> None:
     net = network(world)
     path = record_net(tmp_path / "file", world, net)
     shown = read(path, world)
@@ -188,7 +190,7 @@ def test_numbers_are_inverted_where_nothing_else_is_known(tmp_path: Path, world:
         torch.testing.assert_close(*numbers, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
-def test_numbers_at_their_bounds_have_a_finite_density(tmp_path: Path) -> None:
+def test_continuous_actions_at_bounds_have_finite_density(tmp_path: Path) -> None:
     """As a controller gives them; they are moved by a millionth of the range."""
     envs = RecordingVecEnv(EnvList(Targets, 4), tmp_path / "file")
     envs.seed(0)
@@ -216,15 +218,15 @@ def test_numbers_at_their_bounds_have_a_finite_density(tmp_path: Path) -> None:
         (Targets, "aim", lambda x: x * np.nan, r"allowed, got \[nan, nan\] in step 0 of episode"),
         (Camp, "whom", lambda x: x * 0 + 1, "'whom': expected"),
         (Camp, "whom", lambda x: x * 0 - 1, "'whom': expected a choice that is allowed, got -1"),
-        (Camp, "force", lambda x: np.full_like(x, 0.5), "no choice after another one before"),
+        (Camp, "force", lambda x: np.full_like(x, 0.5), "'force': expected no choice .* inactive"),
     ],
 )
-def test_choices_that_are_not_legal_are_refused(
+def test_illegal_choices_raise(
     tmp_path: Path, world: Any, name: str, change: Any, message: str
 ) -> None:
     path = record_net(tmp_path / "file", world, network(world), steps=4)
 
-    def changed(decisions: Decisions) -> None:
+    def changed(decisions: RecordedFrames) -> None:
         decisions.drawn.clear()
         rows = decisions.actions[name]
         decisions.actions[name] = Ragged(
@@ -236,15 +238,15 @@ def test_choices_that_are_not_legal_are_refused(
         read(tmp_path / "changed", world)
 
 
-def test_what_was_drawn_has_to_be_what_the_environment_got(tmp_path: Path) -> None:
+def test_recorded_samples_must_match_the_executed_actions(tmp_path: Path) -> None:
     path = record_net(tmp_path / "file", Targets, network(Targets), steps=4)
 
-    def changed(decisions: Decisions) -> None:
+    def changed(decisions: RecordedFrames) -> None:
         rows = decisions.drawn["aim"]
         decisions.drawn["aim"] = replace(rows, values=rows.values + 1)
 
     rewrite(path, tmp_path / "changed", changed)
-    with pytest.raises(RecordingError, match=r"'aim': drawn: expected what .* was drawn as, got"):
+    with pytest.raises(RecordingError, match=r"'aim': drawn: expected the sample of .*, got"):
         read(tmp_path / "changed", Targets)
 
 
@@ -274,7 +276,7 @@ class Silent(Camp):
         (Camp, Silent, "action shout: after changed from whom to do"),
     ],
 )
-def test_recordings_of_other_bounds_or_chains_are_refused(
+def test_recordings_of_other_bounds_or_dependencies_raise(
     tmp_path: Path, world: Any, other: Any, message: str
 ) -> None:
     paths = []
@@ -341,7 +343,7 @@ def record_post(path: Path, world: Any, steps: int = 16) -> Path:
 
 
 @pytest.mark.slow
-def test_an_expert_of_two_ways_is_cloned_by_a_chain_and_not_by_independent_actions(
+def test_bimodal_expert_is_cloned_by_dependent_actions_only(
     tmp_path: Path,
 ) -> None:
     """ln 2 = .693 a decision; two independent actions have 2 ln 2 = 1.386 at best."""
@@ -386,7 +388,7 @@ def record_archers(path: Path, steps: int = 40) -> Path:
 
 
 @pytest.mark.slow
-def test_numbers_of_somebody_who_knows_are_learnt_and_played_back(tmp_path: Path) -> None:
+def test_continuous_expert_is_cloned(tmp_path: Path) -> None:
     path, said = record_archers(tmp_path / "file"), list[str]()
     few = config("clone.epochs=40", "clone.lr=0.01", "clone.value_coef=0")
     result = clone(path, few, tmp_path / "run", say=said.append)
@@ -407,11 +409,11 @@ def test_numbers_of_somebody_who_knows_are_learnt_and_played_back(tmp_path: Path
     assert total / 50 > 1.5  # of 2
 
 
-def test_errors_of_numbers_are_shares_of_the_range_that_an_actor_has(tmp_path: Path) -> None:
+def test_errors_of_continuous_actions_are_relative_to_the_range(tmp_path: Path) -> None:
     path = record_archers(tmp_path / "file", steps=3)
     net, shown = network(Targets), read(path, Targets)
     _, _, score = loss_of(net, shown, "cross_entropy", PPOConfig())
-    recorded = Decisions.cat([episode.decisions for episode in Recording.open(path).episodes()])
+    recorded = RecordedFrames.cat([e.decisions for e in Recording.open(path).episodes()])
     out = judged(net, shown)
     found = out.distribution("mean").to_env(out.distribution("mean").mode()).numpy()
     error = np.abs(found - recorded.actions["mean"].values).mean() / 10
@@ -430,7 +432,7 @@ def test_errors_of_numbers_are_shares_of_the_range_that_an_actor_has(tmp_path: P
     ("world", "memory"),
     [(Camp, '(of: "frame", inputs: ["action", "reward"])'), (Targets, "None")],
 )
-def test_cloning_beside_ppo_resumes_to_the_bit(
+def test_cloning_loss_of_ppo_resumes_bitwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: Any, memory: str
 ) -> None:
     monkeypatch.setattr("enn_trainer.tracking.track._new_run_name", lambda runs, config: "it")
@@ -450,7 +452,7 @@ def test_cloning_beside_ppo_resumes_to_the_bit(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_a_clone_of_its_rollouts(tmp_path: Path) -> None:
+def test_run_continues_from_a_clone_of_its_rollouts(tmp_path: Path) -> None:
     """Recorded, split, cloned, and played by PPO."""
     small = ["rollout.num_envs=4", "rollout.steps=12", "rollout.processes=1", "optim.bs=12"]
     small += ["net.d_model=8", "net.n_layer=1", f"data_dir={tmp_path}"]

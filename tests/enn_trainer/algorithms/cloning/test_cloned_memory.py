@@ -21,20 +21,20 @@ from enn_trainer import (
 )
 from enn_trainer.algorithms.algorithm import Clock
 from enn_trainer.algorithms.cloning.cloning import Cloning, imitation_losses, loss_of
-from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss, drawn_units
+from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss, draw_sequences
 from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
 from enn_trainer.experience.players import AgentPlayer
-from enn_trainer.experience.read_demonstrations import Reading
+from enn_trainer.experience.read_demonstrations import RecordingReader
 from enn_trainer.experience.recording import Recorder
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT
 from entity_env import Environment, EnvList
 from entity_env.examples import HiddenArm, Shells
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
-from entity_env.recording.recording_format import Decisions, RecordingError
+from entity_env.recording.recording_format import RecordedFrames, RecordingError
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.config import MemoryConfig
 from rogue_net.ragged import RaggedTensor
@@ -91,7 +91,7 @@ def record_fog(path: Path, net: Any, steps: int = 24) -> Path:
 
 
 def read(path: Path, net: Any, seq_len: int = 64, **options: Any) -> Demonstrations:
-    reading = Reading(Fog().obs_space(), 1.0, CPU, agent=net, seq_len=seq_len, **options)
+    reading = RecordingReader(Fog().obs_space(), 1.0, CPU, agent=net, seq_len=seq_len, **options)
     shown = reading.read(open_recordings([path]))
     assert shown is not None
     return shown
@@ -126,7 +126,7 @@ def shells(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_clone_remembers_who_showed_what_and_goes_on_with_ppo(
+def test_recurrent_clone_solves_the_task_and_continues_with_ppo(
     shells: Path, tmp_path: Path
 ) -> None:
     """Of 3 to 6 cups that look alike, one in .24 is right without memory."""
@@ -142,7 +142,7 @@ def test_a_clone_remembers_who_showed_what_and_goes_on_with_ppo(
 
 
 @pytest.mark.slow
-def test_without_memory_or_identity_nobody_can_know(shells: Path, tmp_path: Path) -> None:
+def test_clone_without_memory_or_identity_fails_the_task(shells: Path, tmp_path: Path) -> None:
     """Controls: the same choices, which do not follow from what the network knows."""
     without = clone(shells, config("clone.epochs=3"), say=quiet)
     nameless = record_knowing(
@@ -156,11 +156,11 @@ def test_without_memory_or_identity_nobody_can_know(shells: Path, tmp_path: Path
         assert result.test.accuracy["choose"] < 0.5
     (line,) = [one for one in said if "identity" in one and "Cup" in one]
     assert "RECORDING: " in line
-    assert "entities of Cup have no identity, so memory of them learns nothing there" in line
+    assert "entities of Cup have no identity and get no memory" in line
 
 
 @pytest.mark.soak
-def test_own_choices_and_rewards_of_a_recording_enter_memory(tmp_path: Path) -> None:
+def test_recorded_choices_and_rewards_enter_memory(tmp_path: Path) -> None:
     """Nothing else tells which arm pays; 4 of 20 pulls do by chance, 18 at best.
 
     That they enter memory as they did while acting, the comparison of probabilities below shows.
@@ -176,14 +176,14 @@ def test_own_choices_and_rewards_of_a_recording_enter_memory(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("value_net", [False, True], ids=["shared", "vf_net"])
-def test_recorded_frames_are_judged_as_they_were_acted_in(tmp_path: Path, value_net: bool) -> None:
+def test_logprobs_of_recorded_frames_are_reproduced(tmp_path: Path, value_net: bool) -> None:
     """With all that entered memory: those who are absent or hidden, choices and rewards."""
     net = network(value_net=value_net)
     path = record_fog(tmp_path / "fog.rec", net)
     shown = read(path, net)
     episodes = [*Recording.open(path).episodes()]
     assert shown.lengths.tolist() == [len(episode.steps) for episode in episodes]
-    recorded = Decisions.cat([episode.decisions for episode in episodes])
+    recorded = RecordedFrames.cat([episode.decisions for episode in episodes])
     assert recorded.obs.identity["Beast"].values.any()
     out = judged(net, shown)
     for name, logprobs in recorded.logprobs.items():
@@ -194,7 +194,7 @@ def test_recorded_frames_are_judged_as_they_were_acted_in(tmp_path: Path, value_
 
 
 @pytest.mark.slow
-def test_a_sequence_within_an_episode_begins_with_nothing_remembered(tmp_path: Path) -> None:
+def test_sequence_within_an_episode_starts_with_empty_memory(tmp_path: Path) -> None:
     """Sequences of one episode do not depend on each other, and rewards before them are known."""
     net = network()
     path = record_fog(tmp_path / "fog.rec", net)
@@ -206,7 +206,7 @@ def test_a_sequence_within_an_episode_begins_with_nothing_remembered(tmp_path: P
     assert np.array_equal(whole.batch.past.reward, cut.batch.past.reward)
     together, apart = judged(net, cut), []
     for i in range(len(cut.lengths)):
-        apart.append(judged(net, cut.take_units(np.array([i]))).values["value"])
+        apart.append(judged(net, cut.take_sequences(np.array([i]))).values["value"])
     torch.testing.assert_close(torch.cat(apart), together.values["value"], rtol=1e-4, atol=1e-5)
     first = np.flatnonzero(whole.batch.past.level < 3)
     values = judged(net, whole).values["value"]
@@ -215,7 +215,7 @@ def test_a_sequence_within_an_episode_begins_with_nothing_remembered(tmp_path: P
     assert not torch.allclose(values[later], together.values["value"][later])
 
 
-def halves(decisions: Decisions) -> None:
+def halves(decisions: RecordedFrames) -> None:
     """Somebody else played in the second half of all episodes' frames, and a person a part."""
     decisions.player[len(decisions) // 2 :] = "other"
     decisions.by_hand = {
@@ -224,7 +224,7 @@ def halves(decisions: Decisions) -> None:
     }
 
 
-def alternating(decisions: Decisions) -> None:
+def alternating(decisions: RecordedFrames) -> None:
     """The players of a game change in every frame."""
     number = int(decisions.obs.features["__global__"].values[0, 0])
     decisions.player[:] = "other" if number % 2 else ""
@@ -232,7 +232,7 @@ def alternating(decisions: Decisions) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [halves, alternating])
-def test_memory_sees_what_is_not_to_be_imitated(tmp_path: Path, change: Any) -> None:
+def test_choices_that_are_not_imitated_enter_memory(tmp_path: Path, change: Any) -> None:
     """Choices of others, and frames in which others play on in the same seat."""
     net = network()
     path = record_fog(tmp_path / "fog.rec", net)
@@ -242,7 +242,7 @@ def test_memory_sees_what_is_not_to_be_imitated(tmp_path: Path, change: Any) -> 
     numbers = {episode.number for episode in kept}
     episodes = [episode.number for episode in Recording.open(path).episodes()]
     of_kept = np.flatnonzero([number in numbers for number in episodes])
-    same, recorded = all_of.take_units(of_kept), Decisions.cat([e.decisions for e in kept])
+    same, recorded = all_of.take_sequences(of_kept), RecordedFrames.cat([e.decisions for e in kept])
     out, expected = judged(net, own), judged(net, same)
     losses, everybody = (
         imitation_losses(*pair, "cross_entropy") for pair in ((out, own), (expected, same))
@@ -256,7 +256,7 @@ def test_memory_sees_what_is_not_to_be_imitated(tmp_path: Path, change: Any) -> 
     assert own.returns[~is_own].isnan().all()
 
 
-def test_every_part_of_a_minibatch_is_counted_however_it_is_cut(tmp_path: Path) -> None:
+def test_losses_do_not_depend_on_microbatches(tmp_path: Path) -> None:
     """Of cloning alone: whole sequences, each frame once."""
     net = network()
     shown = read(record_fog(tmp_path / "fog.rec", net), net, seq_len=4)
@@ -275,7 +275,7 @@ def test_every_part_of_a_minibatch_is_counted_however_it_is_cut(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_its_gradient_is_the_same_however_sequences_are_cut(tmp_path: Path) -> None:
+def test_gradient_does_not_depend_on_microbatches_of_sequences(tmp_path: Path) -> None:
     net = network()
     path = record_fog(tmp_path / "fog.rec", net)
     shown, net = read(path, net, seq_len=4), net.double()
@@ -289,7 +289,7 @@ def test_its_gradient_is_the_same_however_sequences_are_cut(tmp_path: Path) -> N
         bc, optim = BCConfig(str(path), 1.0, 24, seq_len=4), replace(OptimizerConfig(), **limits)  # type: ignore[arg-type]
         plain = load_config(TrainConfig, None, ["net.memory=()", "ppo.seq_len=4"])
         loss = CloningLoss(replace(plain, bc=bc, optim=optim), net)
-        loss.shown = shown
+        loss.demonstrations = shown
         assert loss.begin_update(Clock(0, 0.0))
         loss.add_gradient(0, DEFAULT_CONTEXT)
         return torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
@@ -300,18 +300,18 @@ def test_its_gradient_is_the_same_however_sequences_are_cut(tmp_path: Path) -> N
     torch.testing.assert_close(gradient(max_entities=9), whole, rtol=1e-6, atol=1e-12)
 
 
-def test_whole_sequences_are_drawn_and_fit() -> None:
+def test_minibatches_have_whole_sequences_within_the_size() -> None:
     lengths = np.array([4, 4, 1, 3, 4, 2])
     for step in range(20):
-        drawn = drawn_units(lengths, 8, 7, step)
+        drawn = draw_sequences(lengths, 8, 7, step)
         assert 0 < lengths[drawn].sum() <= 8
         assert len(set(drawn.tolist())) == len(drawn)
-        assert drawn.tolist() == drawn_units(lengths, 8, 7, step).tolist()
-    assert sorted(drawn_units(lengths, 100, 7, 0).tolist()) == [*range(6)]
+        assert drawn.tolist() == draw_sequences(lengths, 8, 7, step).tolist()
+    assert sorted(draw_sequences(lengths, 100, 7, 0).tolist()) == [*range(6)]
 
 
 @pytest.mark.slow
-def test_a_resumed_run_learns_the_same_sequences(tmp_path: Path) -> None:
+def test_resumed_run_draws_the_same_sequences(tmp_path: Path) -> None:
     path = record_fog(tmp_path / "fog.rec", network())
     settings = [MEMORY, f"bc.path={path}", "bc.bs=8", "bc.seq_len=4"]
     straight = run(tmp_path / "straight", 3, *settings)
@@ -326,10 +326,10 @@ def test_a_resumed_run_learns_the_same_sequences(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_says_which_entities_its_recording_does_not_identify(tmp_path: Path) -> None:
+def test_run_reports_entities_without_identity_in_the_recording(tmp_path: Path) -> None:
     path = record_fog(tmp_path / "fog.rec", network())
 
-    def forget(decisions: Decisions) -> None:
+    def forget(decisions: RecordedFrames) -> None:
         decisions.obs.identity = {}
 
     nameless, said = rewrite(path, tmp_path / "nameless.rec", forget), list[str]()
@@ -343,7 +343,7 @@ def test_a_run_says_which_entities_its_recording_does_not_identify(tmp_path: Pat
     assert all(line.startswith(f"bc.path: {nameless}: ") for line in found)
 
 
-def test_files_with_and_without_identity_are_learnt_from_together(tmp_path: Path) -> None:
+def test_files_with_and_without_identity_can_be_combined(tmp_path: Path) -> None:
     one = record_knowing(tmp_path / "one", Shells, knows_the_ball, 8, num_envs=4)
     two = record_knowing(tmp_path / "two", Shells, knows_the_ball, 8, track=False, num_envs=4)
     for settings in (["net.memory=()", *BESIDE], []):
@@ -361,7 +361,7 @@ def test_files_with_and_without_identity_are_learnt_from_together(tmp_path: Path
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (["clone.seq_len=4"], r"clone\.seq_len: expected memory beside it \(net\.memory\), got 4"),
+        (["clone.seq_len=4"], r"clone\.seq_len: expected a network with memory \(net\.memory\)"),
         (["net.memory=()", "clone.bs=100"], r"clone\.bs: expected a multiple of clone\.seq_len=64"),
         (["net.memory=()", "clone.seq_len=7"], r"clone\.bs: expected a multiple .*=7.* got 64"),
         (
@@ -371,7 +371,7 @@ def test_files_with_and_without_identity_are_learnt_from_together(tmp_path: Path
         (["net.memory=()", "clone.seq_len=0"], r"clone\.seq_len: expected a finite number of at"),
     ],
 )
-def test_sequences_of_cloning_that_do_not_fit_are_one_line(
+def test_invalid_sequence_settings_of_clone_are_one_line_errors(
     settings: Sequence[str], expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
@@ -381,25 +381,25 @@ def test_sequences_of_cloning_that_do_not_fit_are_one_line(
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (["bc.seq_len=4"], r"bc\.seq_len: expected memory beside it"),
+        (["bc.seq_len=4"], r"bc\.seq_len: expected a network with memory"),
         (["net.memory=()", "bc.bs=100"], r"bc\.bs: expected a multiple of bc\.seq_len=64"),
         (["net.memory=()", "optim.micro_bs=63"], r"optim\.micro_bs: expected at least bc\.seq_len"),
     ],
 )
-def test_sequences_beside_ppo_that_do_not_fit_are_one_line(
+def test_invalid_sequence_settings_of_bc_are_one_line_errors(
     settings: Sequence[str], expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
         load_config(TrainConfig, None, ["bc.path=x.rec", *settings])
 
 
-def test_recordings_that_lack_what_memory_needs_are_refused(tmp_path: Path) -> None:
+def test_recordings_without_data_for_memory_raise(tmp_path: Path) -> None:
     nameless = record_knowing(tmp_path / "one", Shells, knows_the_ball, 8, False, num_envs=4)
     entity = config('net.memory=(of: "entity")', *BESIDE)
-    expected = r"RECORDING: expected a recording in which entities have identity, for net\.memory"
+    expected = r"RECORDING: expected a recording with the identity of entities, for net\.memory"
     with pytest.raises(ConfigError, match=expected):
         clone(nameless, entity, say=quiet)
-    with pytest.raises(ConfigError, match=r"bc\.path: .*one: expected a recording in which"):
+    with pytest.raises(ConfigError, match=r"bc\.path: .*one: expected a recording with the ident"):
         run_bc(nameless, 'net.memory=(of: "entity")', tmp_path)
     sampled = record_knowing(tmp_path / "two", Shells, knows_the_ball, 8, num_envs=4, subsample=2)
     expected = r"net\.memory: expected a recording of all frames, .*two, which was sub-sampled"
@@ -418,11 +418,11 @@ def run_bc(path: Path, memory: str, tmp_path: Path) -> None:
     train(StateManager(overrides=[*settings, *more]), Shells)
 
 
-def test_an_episode_of_which_frames_are_missing_is_refused(tmp_path: Path) -> None:
+def test_episode_with_missing_frames_raises(tmp_path: Path) -> None:
     net = network()
     path = record_fog(tmp_path / "fog.rec", net, steps=2)
     recording = Recording.open(path)
     (episode, *_) = recording.episodes()
-    reading = Reading(Fog().obs_space(), 1.0, CPU, agent=net)
+    reading = RecordingReader(Fog().obs_space(), 1.0, CPU, agent=net)
     with pytest.raises(RecordingError, match=r"fog\.rec: episode 0: expected all its frames"):
         reading._sequences(path, [replace(episode, steps=2 * episode.steps)])

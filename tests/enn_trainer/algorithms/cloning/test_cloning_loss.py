@@ -24,10 +24,10 @@ from enn_trainer import (
 )
 from enn_trainer.algorithms.algorithm import Clock
 from enn_trainer.algorithms.cloning.cloning import imitation_losses
-from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss, drawn_units
+from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss, draw_sequences
 from enn_trainer.config.load import load_config
 from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
-from enn_trainer.experience.read_demonstrations import Reading
+from enn_trainer.experience.read_demonstrations import RecordingReader
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.runtime.interrupt import UpdateAbandoned
 from entity_env.recording.recording_format import RecordingError
@@ -64,7 +64,9 @@ def expert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cross_entropy", "kl"])
-def test_it_pulls_towards_what_was_recorded(expert: Path, tmp_path: Path, loss: str) -> None:
+def test_cloning_loss_increases_agreement_with_the_recording(
+    expert: Path, tmp_path: Path, loss: str
+) -> None:
     bc = [f"bc.path={expert}", f"bc.loss={loss}", "bc.coef=10", "total_timesteps=96"]
     manager = trained(tmp_path, *bc, "optim.lr=0.05", "optim.anneal_lr=false")
     losses = scalars(tmp_path, manager, "losses/bc_loss")
@@ -73,7 +75,7 @@ def test_it_pulls_towards_what_was_recorded(expert: Path, tmp_path: Path, loss: 
 
 
 @pytest.mark.slow
-def test_without_weight_nothing_changes_at_all(expert: Path, tmp_path: Path) -> None:
+def test_coefficient_of_0_changes_nothing(expert: Path, tmp_path: Path) -> None:
     without = trained(tmp_path, "name=without")
     assert not scalars(tmp_path, without, "losses/bc_loss")
     faded = trained(tmp_path, f"bc.path={expert}", "bc.coef=0.0")
@@ -81,14 +83,14 @@ def test_without_weight_nothing_changes_at_all(expert: Path, tmp_path: Path) -> 
     assert not torch.equal(weights(without), weights(trained(tmp_path, f"bc.path={expert}")))
 
 
-def test_it_fades_by_a_schedule(expert: Path, tmp_path: Path) -> None:
+def test_coefficient_follows_a_schedule(expert: Path, tmp_path: Path) -> None:
     bc = [f"bc.path={expert}", "bc.coef=step: 1@0 lin 0@24", "total_timesteps=72"]
     manager = trained(tmp_path, *bc)
     assert len(scalars(tmp_path, manager, "losses/bc_loss")) == 1  # of the first update alone
 
 
 @pytest.mark.slow
-def test_a_resumed_run_draws_what_it_would_have_drawn(expert: Path, tmp_path: Path) -> None:
+def test_resumed_run_draws_the_same_frames(expert: Path, tmp_path: Path) -> None:
     path = record_clockwork(tmp_path)
     bc = [f"bc.path={path}", "bc.bs=3", "total_timesteps=96"]
     straight = trained(tmp_path, *bc, env=Clockwork, checkpoint_dir=tmp_path / "straight")
@@ -99,9 +101,7 @@ def test_a_resumed_run_draws_what_it_would_have_drawn(expert: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_recording_that_changed_since_the_run_began_is_refused(
-    expert: Path, tmp_path: Path
-) -> None:
+def test_changed_recording_raises_on_resume(expert: Path, tmp_path: Path) -> None:
     """Other frames would be drawn from it without a word."""
     path, run_dir = tmp_path / "expert.rec", tmp_path / "run"
     shutil.copy(expert, path)
@@ -111,7 +111,9 @@ def test_a_recording_that_changed_since_the_run_began_is_refused(
     assert trained(tmp_path, "total_timesteps=72", **further).state.step == 72
     record(path, steps=9, logits=True)  # which continues it
     grown = shutil.copy(path, tmp_path / "grown.rec")
-    with pytest.raises(ConfigError, match=r"bc\.path: .* as it was .* put it back, or give"):
+    with pytest.raises(
+        ConfigError, match=r"bc\.path: .* changed .* restore it or use another path"
+    ):
         trained(tmp_path, "total_timesteps=96", **further)
     shutil.copy(expert, path)
     with path.open("r+b") as file:  # as many frames, the same size
@@ -128,25 +130,25 @@ def test_a_recording_that_changed_since_the_run_began_is_refused(
 
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 2**63), st.integers(0, 9))
 def test_no_frame_is_drawn_twice_in_a_step(frames: int, size: int, seed: int, step: int) -> None:
-    drawn = drawn_units(np.ones(frames, np.int64), size, seed, step)
+    drawn = draw_sequences(np.ones(frames, np.int64), size, seed, step)
     assert len(drawn) == len(set(drawn.tolist())) == min(size, frames)
     assert set(drawn.tolist()) <= set(range(frames))
-    assert drawn.tolist() == drawn_units(np.ones(frames, np.int64), size, seed, step).tolist()
+    assert drawn.tolist() == draw_sequences(np.ones(frames, np.int64), size, seed, step).tolist()
 
 
-def test_what_is_drawn_stays_what_it_was() -> None:
+def test_drawn_frames_are_stable_across_versions() -> None:
     """Made by this code: runs of earlier versions that are resumed draw the same."""
-    assert drawn_units(np.ones(10, np.int64), 4, 7, 2).tolist() == [5, 3, 4, 7]
+    assert draw_sequences(np.ones(10, np.int64), 4, 7, 2).tolist() == [5, 3, 4, 7]
 
 
-def test_it_can_be_given_up_between_forward_passes(expert: Path, tmp_path: Path) -> None:
+def test_interrupt_between_forward_passes(expert: Path, tmp_path: Path) -> None:
     shown, net = opened(expert)
     calls = list[int]()
     bc = BCConfig(str(expert), 1.0, 20)
     limits = replace(OptimizerConfig(), micro_bs=3)
     run = replace(load_config(TrainConfig, None), bc=bc, optim=limits)
     loss = CloningLoss(run, net)
-    loss.shown = shown
+    loss.demonstrations = shown
     assert loss.begin_update(Clock(0, 0.0))
     loss.add_gradient(0, ExecutionContext(check=lambda: calls.append(1)))
     assert len(calls) == 7  # 20 frames in pieces of 3
@@ -166,7 +168,7 @@ def record_clockwork(tmp_path: Path) -> Path:
 def opened(path: Path) -> tuple[Demonstrations, RogueNet]:
     recordings = open_recordings([path])
     recording = recordings[path]
-    read = Reading(recording.obs_space, 1.0, torch.device("cpu")).read(recordings)
+    read = RecordingReader(recording.obs_space, 1.0, torch.device("cpu")).read(recordings)
     assert read is not None
     torch.manual_seed(0)
     config = RogueNetConfig(d_model=8)
@@ -174,7 +176,7 @@ def opened(path: Path) -> tuple[Demonstrations, RogueNet]:
     return read.with_actors(), net
 
 
-def test_kl_loss_is_the_divergence_of_the_network_from_the_teacher() -> None:
+def test_kl_loss_is_the_divergence_from_the_teacher() -> None:
     network = CategoricalDistribution(torch.tensor([[0.25, 0.75]]).log())
     shown: Any = SimpleNamespace(
         teacher={"walk": SimpleNamespace(values=torch.tensor([[0.5, 0.5]]).log())},
@@ -187,14 +189,14 @@ def test_kl_loss_is_the_divergence_of_the_network_from_the_teacher() -> None:
     torch.testing.assert_close(imitation_losses(out, shown, "kl")["walk"], expected)
 
 
-def test_its_gradient_is_that_of_the_drawn_frames_however_they_are_cut(expert: Path) -> None:
+def test_gradient_does_not_depend_on_microbatches(expert: Path) -> None:
     shown, net = opened(expert)
 
     def gradient(coef: float, step: int, bs: int = 20, **limits: int) -> torch.Tensor:
         net.zero_grad()
         bc, optim = BCConfig(str(expert), coef, bs), replace(OptimizerConfig(), **limits)  # type: ignore[arg-type]
         loss = CloningLoss(replace(load_config(TrainConfig, None), bc=bc, optim=optim), net)
-        loss.shown = shown
+        loss.demonstrations = shown
         assert loss.begin_update(Clock(0, 0.0))
         loss.add_gradient(step, DEFAULT_CONTEXT)
         return torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
@@ -213,7 +215,7 @@ def test_its_gradient_is_that_of_the_drawn_frames_however_they_are_cut(expert: P
     torch.testing.assert_close(everything, torch.cat(grads), rtol=1e-4, atol=1e-6)
 
 
-def test_it_is_added_before_the_gradient_is_clipped(expert: Path, tmp_path: Path) -> None:
+def test_cloning_gradient_is_added_before_clipping(expert: Path, tmp_path: Path) -> None:
     bc = [f"bc.path={expert}", "bc.coef=1e6", "total_timesteps=24", "optim.bs=24"]
     bc += ["optim.update_epochs=1", "optim.name=SGD", "optim.anneal_lr=false", "optim.lr=0.5"]
     with pytest.MonkeyPatch.context() as patch:
@@ -224,11 +226,11 @@ def test_it_is_added_before_the_gradient_is_clipped(expert: Path, tmp_path: Path
     assert float(moved) == pytest.approx(0.5 * 0.1, rel=1e-3)
 
 
-def test_a_recording_of_another_world_is_refused_before_training(
+def test_recording_of_another_environment_raises_before_training(
     expert: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        ConfigError, match=r"bc\.path: .*expected a recording of the world; .*worker"
+        ConfigError, match=r"bc\.path: .*expected a recording of the environment; .*worker"
     ):
         trained(tmp_path, f"bc.path={expert}", env=Meadow)
     assert not (tmp_path / "runs").exists()
@@ -245,23 +247,21 @@ def test_a_recording_of_another_world_is_refused_before_training(
         (["bc.path=x", "bc.loss=mse"], r"bc\.loss"),
     ],
 )
-def test_mistakes_are_refused(overrides: list[str], message: str, tmp_path: Path) -> None:
+def test_invalid_settings_raise(overrides: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         trained(tmp_path, *overrides)
 
 
-def test_kl_needs_logits_and_actors_are_needed_at_all(tmp_path: Path) -> None:
+def test_recordings_without_logits_or_actors_raise(tmp_path: Path) -> None:
     path = record(tmp_path / "rec", steps=2)
     with pytest.raises(ConfigError, match=r"bc\.loss='kl': expected a recording with the logits"):
         trained(tmp_path, f"bc.path={path}", "bc.loss=kl")
     path = record(tmp_path / "empty", steps=0)
-    with pytest.raises(ConfigError, match=r"bc\.path: expected frames with actors"):
+    with pytest.raises(ConfigError, match=r"bc\.path: expected frames with "):
         trained(tmp_path, f"bc.path={path}")
 
 
-def test_a_player_who_is_not_in_the_recording_is_refused_before_training(
-    expert: Path, tmp_path: Path
-) -> None:
+def test_unknown_player_raises_before_training(expert: Path, tmp_path: Path) -> None:
     message = r"bc\.player: expected a player of the recording, .* among \[''\], got 'step-0'"
     with pytest.raises(ConfigError, match=message):
         trained(tmp_path, f"bc.path={expert}", "bc.player=step-0")

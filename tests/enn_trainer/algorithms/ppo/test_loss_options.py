@@ -23,7 +23,7 @@ from enn_trainer import (
     load_agent,
     load_checkpoint,
 )
-from enn_trainer.algorithms.ppo.entropy_targets import begun
+from enn_trainer.algorithms.ppo.entropy_targets import initial_tuning
 from enn_trainer.algorithms.ppo.losses import normalize, normalize_acting
 from enn_trainer.algorithms.ppo.returns import Estimate, advantages
 from enn_trainer.experience.collector import Rollout
@@ -84,7 +84,7 @@ def step(
         ),
         ent_coef=0.1,
         seed=3,
-        ent_tunings={name: begun(0.3) for name in ppo.ent_targets},
+        ent_tunings={name: initial_tuning(0.3) for name in ppo.ent_targets},
     )
     return seen, told
 
@@ -126,7 +126,7 @@ def plain_loss(net: RogueNet, rollout: Rollout, ppo: PPOConfig) -> torch.Tensor:
     "name",
     ["as published", "joint ratio", "equal frames", "joint ratio of equal frames"],
 )
-def test_gradient_is_that_of_the_definition(name: str) -> None:
+def test_gradient_equals_the_definition(name: str) -> None:
     """Of the published settings as well: nothing of the options is in their way."""
     ppo = PPOConfig(**{**OPTIONS["as published"], **OPTIONS[name]})
     net, rollout = moved_rollout(ppo)
@@ -163,7 +163,7 @@ def test_micro_bs_changes_nothing_under_any_option(name: str, bs: int, micro_bs:
     assert told_cut == pytest.approx(told_whole, rel=1e-5, nan_ok=True)
 
 
-def test_options_at_their_neutral_settings_are_the_defaults_bit_for_bit() -> None:
+def test_neutral_options_equal_the_defaults_bitwise() -> None:
     clipped = PPOConfig(clip_vloss=True, value_loss="mse")
     net, rollout = moved_rollout(clipped)
     plain, told = step(net, rollout, clipped)
@@ -176,7 +176,7 @@ def test_options_at_their_neutral_settings_are_the_defaults_bit_for_bit() -> Non
         assert told_same == pytest.approx(told, rel=0, abs=0, nan_ok=True)
 
 
-def test_kl_stays_that_of_actors_and_the_loss_is_reported_as_it_is_weighted() -> None:
+def test_kl_is_per_actor_and_the_loss_is_weighted() -> None:
     net, rollout = moved_rollout(PPOConfig())
     _, plain = step(net, rollout, PPOConfig())
     for name in ("joint ratio", "equal frames"):
@@ -193,7 +193,7 @@ def test_kl_stays_that_of_actors_and_the_loss_is_reported_as_it_is_weighted() ->
     assert told["losses/entropy"] == pytest.approx(expected)
 
 
-def test_range_of_the_value_does_not_follow_that_of_the_policy() -> None:
+def test_value_clipping_is_independent_of_policy_clipping() -> None:
     """Rewards in another unit need another range; the policy's stays what it is."""
     ppo = PPOConfig(clip_vloss=True, ent_coef=0.0, clip_coef=1e9)
     net, rollout = moved_rollout(ppo)
@@ -244,7 +244,7 @@ def test_returns_beyond_the_bins_are_counted() -> None:
     assert told["losses/returns_beyond_bins"] == pytest.approx(2 / 24)
 
 
-def test_network_without_bins_is_refused_where_the_loss_needs_them() -> None:
+def test_network_without_value_bins_raises() -> None:
     net, rollout = a_rollout()
     with pytest.raises(AgentError, match=r"values\['value_logits'\]: expected .*21.*got none"):
         step(net, rollout, PPOConfig(**OPTIONS["hl_gauss"]))
@@ -275,13 +275,13 @@ def weights_of_policy(net: RogueNet) -> torch.Tensor:
     )
 
 
-def test_what_the_loss_learns_is_saved_bit_for_bit(tmp_path: Path) -> None:
+def test_state_of_loss_options_is_saved_bitwise(tmp_path: Path) -> None:
     state = run_small(tmp_path, *LEARNT, checkpoint_dir=tmp_path / "run").state
     saved = load_checkpoint(tmp_path / "run").state
     assert saved.ent_tunings.keys() == state.ent_tunings.keys() == {"walk", "call"}
     for name, tuning in state.ent_tunings.items():
         assert torch.equal(saved.ent_tunings[name], tuning), name
-        assert not torch.equal(tuning, begun(0.1)), name
+        assert not torch.equal(tuning, initial_tuning(0.1)), name
     assert saved.reward_scaling is not None
     assert state.reward_scaling is not None
     assert torch.equal(saved.reward_scaling.returns, state.reward_scaling.returns)
@@ -292,7 +292,7 @@ def test_what_the_loss_learns_is_saved_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_loss_learns_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_state_of_loss_options_resumes(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     before = run_small(tmp_path, *LEARNT, "total_timesteps=48", checkpoint_dir=folder).state
     runs = [run_small(tmp_path, "total_timesteps=72", init_path=folder).state for _ in range(2)]
@@ -306,7 +306,7 @@ def test_what_the_loss_learns_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_options_can_be_switched_on_and_off_at_a_restart(tmp_path: Path) -> None:
+def test_options_can_be_switched_on_and_off_on_resume(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run_small(tmp_path, "total_timesteps=48", checkpoint_dir=folder)
     on = run_small(tmp_path, *LEARNT, "rollout.num_envs=8", init_path=folder).state
@@ -327,7 +327,7 @@ class Rich(Meadow):
 
 
 @pytest.mark.slow
-def test_unit_of_rewards_changes_nothing_when_they_are_scaled(tmp_path: Path) -> None:
+def test_scaled_rewards_do_not_depend_on_their_unit(tmp_path: Path) -> None:
     scaled = ON_THE_COMMAND_LINE["reward_scaling"]
     poor, rich = run_small(tmp_path, *scaled), run_small(tmp_path, *scaled, env=Rich)
     assert torch.equal(weights(poor), weights(rich))
@@ -339,7 +339,7 @@ def test_unit_of_rewards_changes_nothing_when_they_are_scaled(tmp_path: Path) ->
     "options",
     [[], [*ON_THE_COMMAND_LINE["hl_gauss"], "ppo.value_bins.low=-4"], ["vf_net.d_model=8"]],
 )
-def test_unit_of_returns_changes_nothing_when_values_are_normalised(
+def test_normalised_values_do_not_depend_on_the_unit_of_returns(
     tmp_path: Path, options: list[str]
 ) -> None:
     """What is learnt is the same, and values are in the unit of the rewards."""
@@ -363,7 +363,7 @@ def agent_and_value(
     return manager, value
 
 
-def test_small_advantages_stay_small_beside_the_returns_so_far() -> None:
+def test_norm_adv_floor_keeps_small_advantages_small() -> None:
     """Where all returns are nearly equal, what is left is noise."""
     norm = TargetNorm()
     norm.add(torch.tensor([-10.0, 10.0]))
@@ -377,7 +377,7 @@ def test_small_advantages_stay_small_beside_the_returns_so_far() -> None:
 
 
 @pytest.mark.slow
-def test_run_with_bins_is_saved_resumed_and_acts(tmp_path: Path) -> None:
+def test_run_with_value_bins_saves_resumes_and_acts(tmp_path: Path) -> None:
     folder, binned = tmp_path / "run", ON_THE_COMMAND_LINE["hl_gauss"]
     run_small(tmp_path, *binned, "total_timesteps=48", checkpoint_dir=folder)
     resumed = run_small(tmp_path, checkpoint_dir=folder)
@@ -389,7 +389,7 @@ def test_run_with_bins_is_saved_resumed_and_acts(tmp_path: Path) -> None:
     assert -2 < load_agent(folder).act(env.reset()).value < 4
 
 
-def test_bins_and_units_of_a_run_that_continues_cannot_change(tmp_path: Path) -> None:
+def test_value_bins_and_norm_cannot_change_on_resume(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run_small(tmp_path, *ON_THE_COMMAND_LINE["hl_gauss"], checkpoint_dir=folder)
     for changes, message in (
@@ -405,6 +405,6 @@ def test_bins_and_units_of_a_run_that_continues_cannot_change(tmp_path: Path) ->
         assert "\n" not in str(error.value)
 
 
-def test_target_for_an_action_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_target_for_an_unknown_action_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ppo.ent_targets: .*'walk'.* got \['wakl'\]"):
         run_small(tmp_path, 'ppo.ent_targets={"wakl": 0.5}')

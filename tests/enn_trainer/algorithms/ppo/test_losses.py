@@ -48,11 +48,11 @@ def test_losses_equal_published_ones(name: str) -> None:
     torch.testing.assert_close(clipped.mean(), data["clipfrac"])
 
 
-def test_a_frame_alone_is_normalised_to_zero() -> None:
+def test_single_frame_is_normalised_to_zero() -> None:
     assert losses.normalize(torch.tensor([3.0])).tolist() == [0.0]
 
 
-def test_advantages_have_deviation_1_where_somebody_acts() -> None:
+def test_advantages_of_frames_with_decisions_have_deviation_1() -> None:
     advantages = torch.tensor([1.0, 0.0, 3.0, 0.0, 0.0, 8.0])
     normalised = losses.normalize_acting(advantages, np.array([2, 0, 1, 0, 0, 1]))
     acting = normalised[[0, 2, 5]]
@@ -61,7 +61,7 @@ def test_advantages_have_deviation_1_where_somebody_acts() -> None:
     assert torch.equal(acting, losses.normalize(advantages[[0, 2, 5]]))
 
 
-def test_advantages_of_frames_that_all_have_actors_are_normalised_as_before() -> None:
+def test_normalize_acting_equals_normalize_if_all_frames_act() -> None:
     advantages = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     normalised = losses.normalize_acting(advantages, np.ones(1000, np.int64))
     assert torch.equal(normalised, losses.normalize(advantages))

@@ -33,7 +33,7 @@ from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.config.load import load_config
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.runtime.execution import ExecutionContext, Lanes
+from enn_trainer.runtime.execution import ExecutionContext, ThreadPool
 from enn_trainer.testing import check_state_part
 from entity_env import Environment, EnvList
 from rogue_net import RogueNet
@@ -151,7 +151,7 @@ def mean_kl(net: Any, magnet: Any, rollout: Rollout, weight_by: str) -> float:
 
 
 @pytest.mark.parametrize("weight_by", ["actor", "frame"])
-def test_gradient_is_that_of_the_mean_kl_by_finite_differences(weight_by: str) -> None:
+def test_gradient_equals_finite_differences_of_the_mean_kl(weight_by: str) -> None:
     net, rollout, config, magnet = moved_with_magnet(weight_by=weight_by)
     with_it, metrics = gradients(net, rollout, config, {"magnet": magnet})
     without, plain = gradients(net, rollout, config, {})
@@ -181,7 +181,7 @@ def test_gradient_is_that_of_the_mean_kl_by_finite_differences(weight_by: str) -
         assert slope == pytest.approx(0.5 * (moved[0] - moved[1]) / (2 * h), rel=1e-5)
 
 
-def test_gradient_in_compiled_code_is_that_in_double_precision() -> None:
+def test_gradient_of_compiled_code_equals_double_precision() -> None:
     net, rollout = a_rollout(num_envs=4)
     other = copy.deepcopy(net)
     with torch.no_grad():
@@ -217,19 +217,19 @@ def test_micro_bs_changes_nothing(weight_by: str, bs: int | None, micro_bs: int)
     assert metrics_cut == pytest.approx(metrics, rel=1e-5, nan_ok=True)
 
 
-def test_lanes_change_nothing_to_the_bit() -> None:
+def test_number_of_threads_does_not_change_bits() -> None:
     net, rollout, config, magnet = moved_with_magnet()
     auxiliary: dict[str, AuxiliaryLoss] = {"magnet": magnet}
     one, metrics = gradients(net, rollout, config, auxiliary, micro_bs=3)
-    with Lanes(3) as lanes:
-        context = ExecutionContext(lanes)
+    with ThreadPool(3) as threads:
+        context = ExecutionContext(threads)
         three, metrics_3 = gradients(net, rollout, config, auxiliary, 3, context=context)
     assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))
     assert repr(metrics_3) == repr(metrics)
 
 
 @pytest.mark.slow
-def test_magnet_is_the_agent_of_the_last_multiple(tmp_path: Path) -> None:
+def test_magnet_is_copied_at_multiples_of_every(tmp_path: Path) -> None:
     """With its input statistics of then; updates are of 16 frames, and 40 lies within one."""
     manager = manager_of(tmp_path, "total_timesteps=800", "ppo.magnet.every=40")
     with Trainer(manager, Lane) as trainer:
@@ -256,7 +256,7 @@ def test_magnet_is_the_agent_of_the_last_multiple(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_strong_magnet_holds_the_policy(tmp_path: Path) -> None:
+def test_large_coefficient_keeps_the_policy(tmp_path: Path) -> None:
     kls = [
         run(tmp_path, 160, f"ppo.magnet.coef={coef}", "optim.lr=0.02").state.metrics[
             "losses/magnet"
@@ -267,7 +267,7 @@ def test_a_strong_magnet_holds_the_policy(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_coefficient_of_0_and_no_section_are_the_same_run_to_the_bit(tmp_path: Path) -> None:
+def test_coefficient_of_0_equals_no_section_bitwise(tmp_path: Path) -> None:
     def of_run(*overrides: str) -> tuple[dict[str, Any], dict[str, float]]:
         state = run(tmp_path, 64, *overrides).state
         found = everything(state)
@@ -303,7 +303,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stops", [16, 32, 48])
-def test_runs_resume_to_the_bit(tmp_path: Path, straight: dict[str, Any], stops: int) -> None:
+def test_runs_resume_bitwise(tmp_path: Path, straight: dict[str, Any], stops: int) -> None:
     """Stopped just after the magnet was changed, before it is, and in between."""
     for frames in (stops, 80):
         resumed = run(tmp_path, frames, *MAGNET, checkpoint_dir=tmp_path / "parts")
@@ -312,7 +312,7 @@ def test_runs_resume_to_the_bit(tmp_path: Path, straight: dict[str, Any], stops:
     assert any(name.startswith("algorithm/magnet/agent/") for name in straight)
 
 
-def test_failed_updates_leave_the_magnet_as_it_was(tmp_path: Path) -> None:
+def test_failed_updates_restore_the_magnet(tmp_path: Path) -> None:
     def with_magnet(config: TrainConfig, ctx: dict[str, Any]) -> State:
         config.ppo.magnet = MagnetConfig(coef=0.5, every=32)  # so that it moves in the third update
         return init_train_state(config, ctx)
@@ -320,7 +320,7 @@ def test_failed_updates_leave_the_magnet_as_it_was(tmp_path: Path) -> None:
     assert_failed_updates_change_nothing(tmp_path, with_magnet)
 
 
-def test_it_conforms() -> None:
+def test_magnet_is_a_state_part() -> None:
     agent = nn.Linear(2, 3)
     magnet = Magnet(config_of(), agent)
     magnet.begin_update(Clock(7, 0.0))
@@ -328,7 +328,7 @@ def test_it_conforms() -> None:
 
 
 @pytest.mark.slow
-def test_it_can_be_switched_on_and_off_at_a_restart(tmp_path: Path) -> None:
+def test_magnet_can_be_switched_on_and_off_on_resume(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(tmp_path, 32, checkpoint_dir=folder)
     on = run(tmp_path, 64, *MAGNET, checkpoint_dir=folder).state
@@ -352,9 +352,7 @@ def test_it_can_be_switched_on_and_off_at_a_restart(tmp_path: Path) -> None:
         (lambda state: state["agent/bias"].fill_(math.nan), "agent/bias: expected finite numbers"),
     ],
 )
-def test_states_that_do_not_fit_are_errors(
-    change: Callable[[dict[str, Any]], Any], problem: str
-) -> None:
+def test_invalid_states_raise(change: Callable[[dict[str, Any]], Any], problem: str) -> None:
     magnet = Magnet(config_of(), nn.Linear(2, 3))
     magnet.begin_update(Clock(0, 0.0))
     state = dict(magnet.state_dict())
@@ -370,7 +368,7 @@ def frames_of(env: Callable[[], Environment]) -> EntityBatch:
 
 
 @pytest.mark.slow
-def test_it_evolves_like_the_agent(tmp_path: Path) -> None:
+def test_magnet_evolves_like_the_agent(tmp_path: Path) -> None:
     """To a world with one more feature, the first one."""
     manager = run(tmp_path, 64, *MAGNET, checkpoint_dir=tmp_path / "run")
     windy = Lane(wind=True)
@@ -417,7 +415,7 @@ class Own(nn.Module):
 
 
 @pytest.mark.slow
-def test_networks_of_ones_own_have_one(tmp_path: Path) -> None:
+def test_custom_networks_can_have_a_magnet(tmp_path: Path) -> None:
     for frames in (32, 64):
         manager = manager_of(
             tmp_path, f"total_timesteps={frames}", *MAGNET, checkpoint_dir=tmp_path / "run"
@@ -429,7 +427,7 @@ def test_networks_of_ones_own_have_one(tmp_path: Path) -> None:
     assert_same(everything(straight.state), everything(manager.state))
 
 
-def test_networks_that_cannot_be_copied_are_errors_before_time_is_spent(tmp_path: Path) -> None:
+def test_networks_that_cannot_be_copied_raise_before_training(tmp_path: Path) -> None:
     class Uncopied(Own):
         def __deepcopy__(self, memo: Any) -> Any:
             raise TypeError("holds a socket")
@@ -439,7 +437,7 @@ def test_networks_that_cannot_be_copied_are_errors_before_time_is_spent(tmp_path
     train(manager_of(tmp_path, "total_timesteps=16"), Lane, agent=Uncopied())
 
 
-def test_magnets_in_saves_that_are_not_finite_are_errors(tmp_path: Path) -> None:
+def test_saved_magnets_with_nan_raise(tmp_path: Path) -> None:
     manager = run(tmp_path, 32, *MAGNET, checkpoint_dir=tmp_path / "run")
     with torch.no_grad():
         next(magnet_of(manager.state).network.parameters()).fill_(math.inf)

@@ -14,7 +14,7 @@ from enn_trainer import OptimizerConfig, PPOConfig
 from enn_trainer.algorithms import minibatches as minibatches_module
 from enn_trainer.algorithms.ppo.returns import advantages
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.runtime.execution import ONE_LANE, ExecutionContext, Lanes
+from enn_trainer.runtime.execution import SINGLE_THREAD, ExecutionContext, ThreadPool
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
 from tests.enn_trainer.algorithms.ppo.builders import a_rollout, double, optimize
@@ -27,7 +27,7 @@ def gradients_of_one_step(
     micro_bs: int | None,
     max_entities: int | None = None,
     shuffle: bool = True,
-    lanes: Lanes = ONE_LANE,
+    threads: ThreadPool = SINGLE_THREAD,
 ) -> list[torch.Tensor]:
     """The gradient of the last minibatch, in float64."""
     net = copy.deepcopy(net).double()
@@ -53,7 +53,7 @@ def gradients_of_one_step(
         ),
         ent_coef=0.1,
         seed=3,
-        context=ExecutionContext(lanes),
+        context=ExecutionContext(threads),
     )
     return seen[-1]
 
@@ -67,7 +67,7 @@ def gradients_of_one_step(
     seed=st.integers(0, 3),
     pdrop=st.sampled_from([0.0, 0.3]),
 )
-def test_any_cut_gives_the_gradient_of_the_whole_minibatch(
+def test_microbatches_have_the_gradient_of_the_minibatch(
     bs: int, micro_bs: int | None, max_entities: int | None, seed: int, pdrop: float
 ) -> None:
     """Whatever is dropped: it is the same however the minibatch is cut."""
@@ -87,18 +87,20 @@ def test_any_cut_gives_the_gradient_of_the_whole_minibatch(
     max_entities=st.none() | st.integers(1, 40),
     pdrop=st.sampled_from([0.0, 0.3]),
 )
-def test_pieces_for_lanes_give_that_gradient_too(
+def test_threads_have_the_gradient_of_the_minibatch(
     least: int, most: int, max_entities: int | None, pdrop: float
 ) -> None:
-    """And the same to the bit, however many lanes there are."""
+    """And the same to the bit, however many threads there are."""
     net, rollout = a_rollout(pdrop=pdrop)
     whole = gradients_of_one_step(net, rollout, 24, None)
-    with patch.multiple(minibatches_module, LEAST_COST=256 * least, PIECE_ENTITIES=most):
+    with patch.multiple(minibatches_module, LEAST_COST=256 * least, MICROBATCH_ENTITIES=most):
         cut = []
         for count in (1, 2, 3):
-            # Torch has one thread wherever there are lanes, and where there is one, one core.
-            with Lanes(count) as lanes, Lanes(2).at_work():
-                cut.append(gradients_of_one_step(net, rollout, 24, None, max_entities, lanes=lanes))
+            # Torch has one thread wherever there are threads, and where there is one, one core.
+            with ThreadPool(count) as threads, ThreadPool(2).at_work():
+                cut.append(
+                    gradients_of_one_step(net, rollout, 24, None, max_entities, threads=threads)
+                )
     largest = max(g.abs().max() for g in whole)
     for of_whole, first, *others in zip(whole, *cut, strict=True):
         torch.testing.assert_close(of_whole, first, rtol=1e-6, atol=1e-9 * float(largest))
@@ -117,7 +119,7 @@ def test_budget_counts_the_entities_of_a_frame() -> None:
     assert len(sizes) < 24
 
 
-def test_last_short_minibatch_is_weighted_by_its_own_frames() -> None:
+def test_short_last_minibatch_is_weighted_by_its_frames() -> None:
     """Means over its four frames and their actors, and not over the twenty of the others."""
     net, rollout = a_rollout(num_envs=4, steps=6)
     last = np.arange(20, 24)
@@ -159,7 +161,7 @@ def losses_at_rest(net: RogueNet, rollout: Rollout, **sizes: int) -> dict[str, f
 
 
 @pytest.mark.parametrize("sizes", [{"bs": 7}, {"bs": 23}, {"bs": 10, "micro_bs": 3}])
-def test_losses_are_means_over_all_that_the_minibatches_cover(sizes: dict[str, int]) -> None:
+def test_losses_are_means_over_all_minibatches(sizes: dict[str, int]) -> None:
     """Not those of the last piece; a short minibatch counts for the actors and frames it has."""
     net, rollout = a_rollout()
     with torch.no_grad():  # a policy that has moved, so that there is a divergence to report

@@ -36,7 +36,7 @@ def test_returns_and_advantages_equal_published_ones(name: str) -> None:
     torch.testing.assert_close(estimate.advantages, data["advantages"], rtol=1e-5, atol=1e-5)
 
 
-def test_truncated_episode_bootstraps_from_its_own_last_observation() -> None:
+def test_truncated_episode_bootstraps_from_its_final_observation() -> None:
     values = torch.tensor([[1.0], [2.0], [3.0]])
     truncated = torch.tensor([[False], [True], [False]])
     terminated = torch.zeros_like(truncated)
@@ -55,7 +55,7 @@ def test_truncated_episode_bootstraps_from_its_own_last_observation() -> None:
     assert plain.returns.flatten().tolist() == [3.125, 5.25, 2.125]
 
 
-def test_terminated_episode_has_no_future() -> None:
+def test_terminated_episode_does_not_bootstrap() -> None:
     values = torch.tensor([[5.0], [7.0]])
     terminated = torch.tensor([[True], [True]])
     following = next_values(values, torch.tensor([9.0]), terminated, ~terminated, torch.zeros(0))

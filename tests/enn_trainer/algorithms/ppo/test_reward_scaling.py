@@ -38,7 +38,7 @@ def test_rewards_are_divided_by_the_deviation_of_all_returns_so_far() -> None:
     cut=st.integers(0, 20),
     seed=st.integers(0, 100),
 )
-def test_the_unit_of_rewards_and_the_cut_into_rollouts_do_not_matter(
+def test_reward_scaling_does_not_depend_on_units_and_rollout_length(
     unit: float, num_steps: int, cut: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -54,7 +54,7 @@ def test_the_unit_of_rewards_and_the_cut_into_rollouts_do_not_matter(
 
 
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1e9])
-def test_equal_returns_leave_rewards_as_they_are(reward: float) -> None:
+def test_equal_returns_do_not_scale_rewards(reward: float) -> None:
     """What they differ by in rounding must not blow up every reward."""
     scaling = RewardScaling.fresh(num_envs=7)
     rewards, over = torch.full((30, 7), reward), torch.ones(30, 7, dtype=torch.bool)
@@ -62,7 +62,7 @@ def test_equal_returns_leave_rewards_as_they_are(reward: float) -> None:
         assert torch.equal(scaling.scaled(rewards, over, 0.9), rewards)
 
 
-def test_new_episodes_begin_without_the_returns_of_others() -> None:
+def test_discounted_returns_are_reset_with_new_episodes() -> None:
     scaling = RewardScaling.fresh(num_envs=2)
     scaling.scaled(torch.ones(1, 2), torch.zeros(1, 2, dtype=torch.bool), 0.9)
     assert scaling.returns.tolist() == [1.0, 1.0]
@@ -71,7 +71,7 @@ def test_new_episodes_begin_without_the_returns_of_others() -> None:
     assert scaling.moments.num_rows.item() == 2
 
 
-def test_frames_between_two_episodes_are_not_in_the_statistics() -> None:
+def test_padding_is_excluded_from_reward_statistics() -> None:
     """They have no reward, which would make returns look smaller than they are."""
     rewards, done = torch.tensor([[1.0, 1.0], [2.0, 0.0], [0.0, 3.0]]), torch.zeros(3, 2).bool()
     done[1, 0] = done[0, 1] = True

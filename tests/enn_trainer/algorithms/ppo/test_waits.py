@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from enn_trainer import NotFiniteError, OptimizerConfig, PPOConfig, load_checkpoint, train
 from enn_trainer.algorithms.ppo import ppo as optimize_module
-from enn_trainer.algorithms.ppo.entropy_targets import begun
+from enn_trainer.algorithms.ppo.entropy_targets import initial_tuning
 from enn_trainer.algorithms.ppo.returns import advantages
 from enn_trainer.experience.collector import Rollout
 from rogue_net import RogueNet
@@ -79,7 +79,7 @@ def learn(net: RogueNet, rollout: Rollout, ppo: PPOConfig, bs: int, longest: flo
         optim=OptimizerConfig(bs=bs, update_epochs=2, max_grad_norm=longest),
         ent_coef=0.1,
         seed=3,
-        ent_tunings={name: begun(0.1).double() for name in ppo.ent_targets},
+        ent_tunings={name: initial_tuning(0.1).double() for name in ppo.ent_targets},
     )
 
 
@@ -91,7 +91,7 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("like_a_gpu")
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_minibatches_are_not_waited_for(
+def test_minibatches_do_not_synchronise(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     ppo = PPOConfig(**options)
@@ -106,7 +106,7 @@ def test_minibatches_are_not_waited_for(
     assert counted[0]["item"]  # what is reported in the end
 
 
-def test_waits_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_synchronisations_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     net, rollout = a_rollout(num_envs=8)
     with waits_counted(monkeypatch) as waits:
         learn(net.double(), double(rollout), PPOConfig(), bs=8)
@@ -114,7 +114,9 @@ def test_waits_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("longest", [1e-3, 1e3])
-def test_not_waiting_changes_nothing(monkeypatch: pytest.MonkeyPatch, longest: float) -> None:
+def test_asynchronous_update_equals_synchronous_one(
+    monkeypatch: pytest.MonkeyPatch, longest: float
+) -> None:
     net, rollout = a_rollout(num_envs=8)
     learnt = []
     for is_near in (True, False):
@@ -127,7 +129,7 @@ def test_not_waiting_changes_nothing(monkeypatch: pytest.MonkeyPatch, longest: f
 
 
 @pytest.mark.usefixtures("like_a_gpu")
-def test_what_is_not_finite_is_found_when_the_update_ends(tmp_path: Path) -> None:
+def test_nan_is_detected_at_the_end_of_the_update(tmp_path: Path) -> None:
     Exploding.frames = 0
     settings = ["ppo.value_norm=false", "ppo.value_loss=mse"]
     manager = manager_of(tmp_path, *settings, checkpoint_dir=tmp_path / "run")

@@ -34,7 +34,7 @@ from entity_env.spaces import GLOBAL, Spaces, has_global_entity
 from rogue_net import ActionBatch, EntityBatch, NetOutput, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.embedding import TypeEmbedding
 from rogue_net.rogue_net import RogueNetWithValueNet
-from rogue_net.wiring import _moved
+from rogue_net.wiring import _move_positions
 from tests.rogue_net.nets import batch_of, options, shows_something
 from tests.strategies import some_of, worlds
 
@@ -176,7 +176,9 @@ def with_types_of(frames: EntityBatch, shown: ObsSpace, wanted: ObsSpace) -> Ent
     frames = replace(frames, features={name: features[name] for name in order})
     types = [*wanted.entities, GLOBAL]
     extra = [name for name in wanted.entities if name not in shown.entities]
-    return replace(frames, actions=_moved(frames, [*shown.entities, *extra, GLOBAL], types))
+    return replace(
+        frames, actions=_move_positions(frames, [*shown.entities, *extra, GLOBAL], types)
+    )
 
 
 def in_new_world(frames: EntityBatch, old: Network, new: Network, rules: Rules) -> EntityBatch:
@@ -205,7 +207,7 @@ def in_new_world(frames: EntityBatch, old: Network, new: Network, rules: Rules) 
     renamed = {rules.new("action", name): one for name, one in frames.actions.items()}
     gone = [name for name in shown if name not in features]
     batch = replace(frames, features=before, actions=renamed)
-    moved = _moved(batch, [*shown, *extra, GLOBAL], [*types[:-1], *gone, GLOBAL])
+    moved = _move_positions(batch, [*shown, *extra, GLOBAL], [*types[:-1], *gone, GLOBAL])
     actions = {}
     for name, space in new.action_space.items():
         source = next((n for n in old.action_space if rules.new("action", n) == name), None)

@@ -57,7 +57,7 @@ def test_features_of_positions_that_types_disagree_about_are_refused() -> None:
     with pytest.raises(ConfigError) as error:
         relpos_now(("Rock", "x", "px"))
     message = str(error.value)
-    assert message.startswith("net.relpos_encoding.position_features: expected one name for x")
+    assert message.startswith("net.relpos_encoding.position_features: expected one new name for x")
     assert "got px of Rock, x of Unit" in message
 
 
@@ -75,7 +75,7 @@ def test_translation_follows_its_reference() -> None:
         renamed_config(config_of(translation=translation), rules, SPACE, Spaces(space, {}))
 
 
-def test_section_that_cannot_change_is_shown_as_it_is_written() -> None:
+def test_fixed_section_is_shown_in_ron() -> None:
     relpos = RelposEncodingConfig([2, 2], ["x", "y"])
     with pytest.raises(CheckpointError) as error:
         check_same_network(config_of(), config_of(relpos_encoding=relpos), PARTS)

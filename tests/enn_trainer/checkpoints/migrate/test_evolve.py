@@ -11,7 +11,7 @@ import torch
 from enn_trainer import StateManager, load_agent, train
 from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.checkpoints.migrate.evolve import Evolved, evolve, evolved_state
+from enn_trainer.checkpoints.migrate.evolve import EvolvedRun, evolve, evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.state import init_train_state
 from enn_trainer.checkpoints.state_files import to_files
@@ -66,15 +66,13 @@ def saved_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def evolved_to(env: Environment, saved_run: Path, **options: Any) -> Evolved:
+def evolved_to(env: Environment, saved_run: Path, **options: Any) -> EvolvedRun:
     saved = find(saved_run)
     return evolve(saved, env.obs_space(), env.action_space(), **options)
 
 
 @pytest.mark.slow
-def test_order_of_names_is_no_difference_for_a_run_that_continues(
-    saved_run: Path, tmp_path: Path
-) -> None:
+def test_resumed_run_ignores_the_order_of_names(saved_run: Path, tmp_path: Path) -> None:
     """B6: it is wired by name; its optimizer as well."""
     before = StateManager(init_path=saved_run).state
     manager = StateManager(
@@ -99,24 +97,26 @@ def test_order_of_names_is_no_difference_for_a_run_that_continues(
 
 
 @pytest.mark.slow
-def test_agent_acts_in_a_world_of_another_order_by_name(saved_run: Path) -> None:
+def test_agent_acts_with_names_in_another_order(saved_run: Path) -> None:
     plain, turned = load_agent(saved_run), load_agent(saved_run, env=Turned())
     said, other = (a.act(Clockwork().reset()) for a in (plain, turned))
     one, two = said.actions["turn"], other.actions["turn"]
     assert one.index_to_label == two.index_to_label[::-1]  # type: ignore[union-attr]
     torch.testing.assert_close(one.probs, two.probs[:, ::-1].copy())  # type: ignore[union-attr]
     assert said.value == pytest.approx(other.value)
-    with pytest.raises(CheckpointError, match="of another world: labels of turn: added"):
+    with pytest.raises(
+        CheckpointError, match="does not fit the environment: labels of turn: added"
+    ):
         load_agent(saved_run, env=Oiled())
 
 
-def test_another_world_is_refused_with_all_differences_and_what_to_do(saved_run: Path) -> None:
+def test_another_environment_is_refused_with_all_differences_and_a_remedy(saved_run: Path) -> None:
     manager = StateManager(init_path=saved_run)
     with pytest.raises(CheckpointError) as error:
         train(manager, Oiled)
     message = str(error.value)
     assert "entity types: added ['oil']; features of gear: added ['age']" in message
-    assert "labels of turn: added ['stay']; begin a new run with --init-from" in message
+    assert "labels of turn: added ['stay']; start a new run with --init-from" in message
 
 
 def test_upgraded_run_continues(saved_run: Path, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_upgraded_run_continues(saved_run: Path, tmp_path: Path) -> None:
     result = train(manager, Oiled)
     assert result.step == 96
     assert manager.state.run_name  # trackers write to a folder of their own
-    with pytest.raises(CheckpointError, match="expected a folder for a new run, it has"):
+    with pytest.raises(CheckpointError, match="expected a folder for a new run, got one with"):
         evolved.save(tmp_path / "run")
 
 
@@ -166,7 +166,7 @@ def test_moments_of_any_optimizer_follow(tmp_path: Path, name: str) -> None:
     assert train(StateManager(checkpoint_dir=tmp_path / "new", overrides=overrides), Oiled).step
 
 
-def test_report_says_what_became_of_every_tensor(saved_run: Path) -> None:
+def test_report_lists_the_fate_of_every_tensor(saved_run: Path) -> None:
     evolved = evolved_to(Oiled(), saved_run)
     old = StateManager(init_path=saved_run).state.agent.state_dict()
     moved = {one.key: one for one in evolved.report.tensors}
@@ -185,14 +185,14 @@ def test_report_says_what_became_of_every_tensor(saved_run: Path) -> None:
     assert "entity types: added ['oil']" in text
 
 
-def evolve_back(evolved: Evolved) -> dict[str, str]:
+def evolve_back(evolved: EvolvedRun) -> dict[str, str]:
     world = Clockwork()
     spaces = Spaces.of(world)
     _, report = evolved_state(evolved.state, evolved.config, evolved.config, spaces, Rules())
     return {one.key: one.fate for one in report.tensors}
 
 
-def test_head_of_which_no_label_is_left_is_new(saved_run: Path) -> None:
+def test_head_without_common_labels_is_new(saved_run: Path) -> None:
     """It has nothing of the save, nor has its optimizer."""
     world = Clockwork()
     actions = {**world.action_space(), "turn": CategoricalActionSpace(["cw", "ccw", "stay"])}
@@ -205,7 +205,7 @@ def test_head_of_which_no_label_is_left_is_new(saved_run: Path) -> None:
     assert head.detach().any()
 
 
-def test_groups_of_the_optimizer_that_fit_nothing_any_more_are_named(tmp_path: Path) -> None:
+def test_optimizer_groups_without_matches_are_reported(tmp_path: Path) -> None:
     group = 'optim.groups=[(pattern: "*/gear*", lr_factor: 0.5)]'
     run_small(tmp_path, group, env=Clockwork, checkpoint_dir=tmp_path / "run")
     world = Clockwork()
@@ -220,7 +220,7 @@ def test_groups_of_the_optimizer_that_fit_nothing_any_more_are_named(tmp_path: P
     assert len(str(error.value)) < 200
 
 
-def test_targets_of_the_entropy_of_actions_that_are_gone_are_dropped(tmp_path: Path) -> None:
+def test_entropy_targets_of_removed_actions_are_dropped(tmp_path: Path) -> None:
     targets = ['ppo.ent_targets={"turn": 0.5}', "ppo.ent_target_lr=0.2", "ppo.ent_coef=0.01"]
     run_small(tmp_path, *targets, env=Clockwork, checkpoint_dir=tmp_path / "run")
     saved = find(tmp_path / "run")
@@ -236,7 +236,7 @@ def test_targets_of_the_entropy_of_actions_that_are_gone_are_dropped(tmp_path: P
     assert kept.config.ppo.ent_targets == {"spin": 0.5}
 
 
-def test_rename_to_what_the_world_does_not_have_is_refused_before_weights_are_dropped(
+def test_rename_to_an_unknown_name_is_refused(
     saved_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rename = ["--env", f"{__name__}:Oiled", "--rename", "peg=oill"]
@@ -286,7 +286,7 @@ def test_run_begins_with_the_weights_and_statistics_of_another(
     assert said[-1].endswith("is not used")
 
 
-def test_statistics_start_from_the_first_frames_unless_they_are_taken(
+def test_statistics_start_from_the_first_frames_unless_loaded(
     saved_run: Path, tmp_path: Path
 ) -> None:
     norm = "embedding.by_type./gear.norm.count"
@@ -318,7 +318,7 @@ ALL = ("policy", "value", "norm")
         (False, True, ALL, True, 1.0, "ppo.reward_scaling=false keeps their unit"),
     ],
 )
-def test_scale_of_rewards_goes_with_the_values(
+def test_reward_scale_is_loaded_with_the_values(
     was_scaled: bool,
     scales: bool,
     parts: tuple[str, ...],
@@ -350,13 +350,13 @@ def test_scale_of_rewards_goes_with_the_values(
     assert said[-1].endswith(line)
 
 
-def test_mistakes_in_what_to_begin_with_are_told(saved_run: Path, tmp_path: Path) -> None:
+def test_invalid_init_from_arguments_are_refused(saved_run: Path, tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"init_parts": ["policies"]}, "--init-parts: expected some of policy,value,norm"),
-        ({"init_parts": ["value"]}, "--init-parts: expected policy beside value"),
+        ({"init_parts": ["value"]}, "--init-parts: expected policy along with value"),
         ({"init_path": saved_run}, "--init-from and --resume-from: expected one of them"),
         ({"init_renames": ["gears=wheel"]}, "rename: expected .* did you mean gear"),
-        ({"init_from": None, "init_parts": ["norm"]}, "expected --init-from beside them"),
+        ({"init_from": None, "init_parts": ["norm"]}, "--rename: expected --init-from"),
     ]
     for options, message in cases:
         with pytest.raises(ConfigError, match=message):
@@ -367,11 +367,11 @@ def test_mistakes_in_what_to_begin_with_are_told(saved_run: Path, tmp_path: Path
                 ),
                 Clockwork,
             )
-    with pytest.raises(CheckpointError, match="expected a checkpoint directory, there is none"):
+    with pytest.raises(CheckpointError, match="expected a checkpoint directory, got none"):
         train(StateManager(overrides=SMALL, init_from=tmp_path / "none"), Clockwork)
 
 
-def test_commands_say_the_difference_and_write_the_upgraded_save(
+def test_commands_show_the_diff_and_write_the_upgraded_save(
     saved_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = f"{__name__}:Oiled"

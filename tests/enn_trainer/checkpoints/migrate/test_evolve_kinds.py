@@ -85,7 +85,7 @@ def rows_of_labels(net: RogueNet, name: str) -> torch.Tensor:
 
 @pytest.mark.slow
 @given(st.data())
-def test_outputs_stay_for_what_both_worlds_show(data: st.DataObject) -> None:
+def test_outputs_are_preserved_for_common_categories(data: st.DataObject) -> None:
     """Kinds and labels reordered, added, removed and renamed at once.
 
     Where a kind is removed, entities are what they were with the mean of its labels.
@@ -158,7 +158,7 @@ def _set_removed_to_means(old: RogueNet, new: RogueNet, rules: Rules) -> None:
                 rows[:] = rows.mean(dim=0)
 
 
-def test_a_new_label_begins_as_the_mean_of_the_others() -> None:
+def test_a_new_label_starts_as_the_mean_of_the_others() -> None:
     """Of its own kind: as an entity of a label that is not known would best be taken for."""
     old = network(OLD)
     space = ObsSpace(
@@ -170,7 +170,7 @@ def test_a_new_label_begins_as_the_mean_of_the_others() -> None:
     torch.testing.assert_close(got, torch.stack([had[2], mean, had[0], *had[3:]]))
 
 
-def test_a_new_kind_has_no_effect() -> None:
+def test_a_new_categorical_feature_has_no_effect() -> None:
     old = network(OLD)
     space = deepcopy(OLD)
     space.entities["Wall"] = Entity(["x", Kind("stuff", ["stone", "wood"])])
@@ -245,16 +245,16 @@ def test_renames_are_read() -> None:
     renamed, _ = Rules(RENAMED).spaces(Spaces(OLD, {}))
     assert renamed.entities["Token"].kinds[0] == Kind("colour", ["crimson", "green", "blue"])
     assert renamed.global_kinds == [Kind("time of year", ["summer", "wet"])]
-    Rules(RENAMED).check_known(Spaces(renamed, ACTIONS))
+    Rules(RENAMED).check_new_names(Spaces(renamed, ACTIONS))
     with pytest.raises(ConfigError, match=r"did you mean label:Key.color.red"):
         read_renames(["label:Key.color.rde=crimson"], Spaces(OLD, ACTIONS))
     with pytest.raises(ConfigError, match=r"label:Key.color.red=crimson.* blue, green, red"):
-        Rules({("label", "Key", "color", "red"): "crimson"}).check_known(Spaces(OLD, ACTIONS))
+        Rules({("label", "Key", "color", "red"): "crimson"}).check_new_names(Spaces(OLD, ACTIONS))
     with pytest.raises(ConfigError, match="two names become one"):
         Rules({("label", "Key", "color", "red"): "blue"}).spaces(Spaces(OLD, {}))
 
 
-def test_differences_between_worlds_name_labels() -> None:
+def test_space_differences_name_labels() -> None:
     space = ObsSpace(
         ["t", "season"],
         {

@@ -26,34 +26,34 @@ def test_every_kind_of_name_can_be_renamed() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Trop=Mine", r"which has Trap, a=b.c, .*; got 'Trop=Mine'; did you mean Trap\?"),
+        ("Trop=Mine", r"one of Trap, a=b.c, .*; got 'Trop=Mine'; did you mean Trap\?"),
         ("Trap", "expected Type=New.*; got 'Trap'$"),
         ("Trap=", "expected a new name after ="),
     ],
 )
-def test_mistakes_are_told_with_what_there_is(text: str, message: str) -> None:
+def test_invalid_renames_are_refused_with_the_valid_names(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_renames([text], SPACES)
 
 
-def test_new_names_that_the_world_does_not_have_are_refused_with_the_nearest() -> None:
+def test_unknown_new_names_are_refused_with_the_closest_name() -> None:
     """A typo there would throw away what was learnt of the old name."""
     texts = ["Trap=Mime", "a=b.c.x=q", "global:hour=tim", "action:move=walk", "label:move.up=nort"]
     rules = Rules(read_renames(texts, SPACES))
     obs_space = ObsSpace(["time"], {"Mine": Entity(["x"]), "a=b.c": Entity(["px", "y.z"])})
     with pytest.raises(ConfigError) as error:
-        rules.check_known(Spaces(obs_space, {"walk": CategoricalActionSpace(["north", "down"])}))
+        rules.check_new_names(
+            Spaces(obs_space, {"walk": CategoricalActionSpace(["north", "down"])})
+        )
     mime, x, hour, label = error.value.problems
-    assert mime.startswith(
-        "rename: Trap=Mime: expected a name of the world to the right, which has"
-    )
+    assert mime.startswith("rename: Trap=Mime: expected a new name of the environment, one of")
     assert mime.endswith("Mine, a=b.c; got 'Mime'; did you mean Mine?")
     assert x.startswith("rename: a=b.c.x=q: ")
-    assert hour.endswith("which has time; got 'tim'; did you mean time?")
+    assert hour.endswith("one of time; got 'tim'; did you mean time?")
     assert label.startswith("rename: label:move.up=nort: ")
     assert label.endswith("down, north; got 'nort'; did you mean north?")
     known = Rules(read_renames(["action:move=walk", "label:move.up=north"], SPACES))
-    known.check_known(Spaces(obs_space, {"walk": CategoricalActionSpace(["north"])}))
+    known.check_new_names(Spaces(obs_space, {"walk": CategoricalActionSpace(["north"])}))
 
 
 def test_two_names_cannot_become_one() -> None:

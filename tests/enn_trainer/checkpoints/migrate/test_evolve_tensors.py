@@ -75,7 +75,7 @@ EVERYTHING: list[dict[str, Any]] = [
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 @given(changes())
-def test_upgraded_network_answers_the_same_in_frames_of_the_old_world(change: Change) -> None:
+def test_upgrade_preserves_outputs_on_old_frames(change: Change) -> None:
     """Several changes at once: names added, removed, renamed, in another order; more blocks."""
     if change.notes:  # an upgrade says where it cannot
         return
@@ -122,7 +122,7 @@ def plain_change(obs_space: ObsSpace, actions: Any = ACTIONS, **settings: Any) -
     return change_of(old, FRAMES, obs_space, actions, **settings)
 
 
-def test_labels_that_are_new_are_together_at_most_as_probable_as_asked_for() -> None:
+def test_new_labels_have_at_most_the_given_probability() -> None:
     more = CategoricalActionSpace(["up", "left", "right", "down", "stay"])
     rules = Rules(new_label_prob=0.1)
     change = plain_change(SPACE, {**ACTIONS, "move": more}, rules=rules)
@@ -139,7 +139,7 @@ def test_labels_that_are_new_are_together_at_most_as_probable_as_asked_for() -> 
     torch.testing.assert_close(probs[0, [1, 2, 4]], torch.full((3,), 0.3).double())
 
 
-def test_type_without_features_may_get_some_and_lose_them() -> None:
+def test_type_can_gain_and_lose_all_features() -> None:
     rocks = {**SPACE.entities, "Rock": Entity(["weight"])}
     change = plain_change(ObsSpace([], rocks))
     assert change.notes == []
@@ -149,7 +149,7 @@ def test_type_without_features_may_get_some_and_lose_them() -> None:
     assert_same_function(back, with_removed_at_mean(back)(back.frames), back.new(back.frames_now()))
 
 
-def test_new_feature_is_learnt_and_normalised_as_soon_as_it_is_seen() -> None:
+def test_new_feature_is_normalised_and_learnt() -> None:
     """Its rows are counted for themselves, whatever was seen of the other features."""
     wider = {**SPACE.entities, "Unit": Entity(["hp", "x", "y"])}
     change = plain_change(ObsSpace(["clock"], wider))
@@ -167,14 +167,14 @@ def test_new_feature_is_learnt_and_normalised_as_soon_as_it_is_seen() -> None:
     assert not torch.allclose(norm(x)[:, 1], alone(x)[:, 1])
 
 
-def test_fewer_blocks_and_a_global_entity_are_said_to_change_the_function() -> None:
+def test_fewer_blocks_and_a_global_entity_are_reported_as_function_changes() -> None:
     fewer = plain_change(SPACE, n_layer=0)
     assert fewer.notes == ["net.n_layer: 1 of 1 blocks are dropped"]
     without = {name: space for name, space in ACTIONS.items() if name != "plan"}
     assert "global features are no longer an entity" in plain_change(SPACE, without).notes[0]
 
 
-def test_positions_that_a_type_gets_are_said_to_change_the_function() -> None:
+def test_new_positions_of_a_type_are_reported_as_function_changes() -> None:
     config = RogueNetConfig(**SIZES, relpos_encoding=RelposEncodingConfig([2, 2], ["x", "y"]))
     old = network_of(config, SPACE, ACTIONS)
     placed = {**SPACE.entities, "Goal": Entity(["x", "y"])}
@@ -182,7 +182,7 @@ def test_positions_that_a_type_gets_are_said_to_change_the_function() -> None:
     assert change.notes == ["net: relative positions of Goal had features [], now ['x', 'y']"]
 
 
-def test_only_parts_that_are_asked_for_are_taken() -> None:
+def test_only_requested_parts_are_loaded() -> None:
     old = network_of(RogueNetConfig(**SIZES), SPACE, ACTIONS)
     old.update_input_stats(FRAMES)
     for part in PARTS:
@@ -197,13 +197,13 @@ def test_only_parts_that_are_asked_for_are_taken() -> None:
         assert same == expected[part]
 
 
-def test_prior_of_labels_is_a_probability() -> None:
+def test_new_label_prob_must_be_a_probability() -> None:
     for bad in (0.0, 1.0, math.nan):
         with pytest.raises(ValueError, match="new_label_prob: expected a number between 0 and 1"):
             Rules(new_label_prob=bad)
 
 
-def test_memory_that_is_added_changes_no_answer_and_the_report_says_so() -> None:
+def test_adding_memory_preserves_outputs_and_is_reported() -> None:
     torch.manual_seed(0)
     plain = RogueNet(RogueNetConfig(d_model=16, n_layer=1), *memory_case.SPACES, {"value": 1})
     memory = MemoryConfig(inputs=["action", "reward"], n_layer=2)
@@ -223,7 +223,7 @@ def test_memory_that_is_added_changes_no_answer_and_the_report_says_so() -> None
     why = {moved.key: moved.why for moved in upgrade.moved}
     assert why["memory.to_entities.weight"] == "no effect at first"
     assert function_changes(plain, fresh, Rules()) == []
-    assert function_changes(fresh, plain, Rules()) == ["net.memory: it is taken away"]
+    assert function_changes(fresh, plain, Rules()) == ["net.memory: removed"]
 
 
 def test_memory_follows_the_names_of_types_actions_and_labels() -> None:
@@ -243,5 +243,5 @@ def test_memory_follows_the_names_of_types_actions_and_labels() -> None:
     assert torch.equal(found["memory.cell.weight_hh"], was["memory.cell.weight_hh"])
     kinds = RogueNet(replace(old.config, memory=MemoryConfig(of="entity")), *memory_case.SPACES)
     [change, other] = function_changes(old, kinds, Rules())[:2]
-    assert change.startswith("net.memory.of: it was both, is now entity")
-    assert other.startswith("net.memory.keep_absent: it was 3, is now 16")
+    assert change.startswith("net.memory.of: was both, is now entity")
+    assert other.startswith("net.memory.keep_absent: was 3, is now 16")

@@ -36,7 +36,7 @@ def same(one: StateManager, other: StateManager) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [GOLDEN, *VERSIONS], ids=lambda path: path.name)
-def test_nothing_is_lost(path: Path, tmp_path: Path) -> None:
+def test_upgraded_checkpoint_keeps_the_whole_state(path: Path, tmp_path: Path) -> None:
     saved = upgrade_checkpoint(path, tmp_path / "new")
     assert checkpoint.verify(saved.path).step == find(path).step
     assert saved.manifest["why"] == f"upgraded from {find(path).path.name}"
@@ -56,7 +56,7 @@ def test_every_published_network_is_upgraded(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_upgraded_run_goes_on_as_the_old_one_would(tmp_path: Path) -> None:
+def test_upgraded_run_continues_like_the_original(tmp_path: Path) -> None:
     upgrade_checkpoint(GOLDEN, tmp_path / "new")
     runs = []
     for path in (GOLDEN, tmp_path / "new"):
@@ -79,14 +79,14 @@ def test_save_of_the_first_version_is_upgraded(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_old_checkpoint_stays_and_no_run_gets_a_save_of_another(tmp_path: Path) -> None:
+def test_upgrade_keeps_the_old_checkpoint_and_refuses_an_existing_run(tmp_path: Path) -> None:
     old = Path(shutil.copytree(GOLDEN, tmp_path / "run/latest-step000000004096"))
     before = {path.name: path.read_bytes() for path in old.iterdir()}
     saved = upgrade_checkpoint(tmp_path / "run", tmp_path / "new")
     assert saved.path == tmp_path / "new/step-000000004096"
     other = writer.save(tmp_path, 7, {}, "of another step")
     for used in (tmp_path / "run", tmp_path / "new", tmp_path, old, saved.path, other.path):
-        with pytest.raises(CheckpointError, match="expected a folder for a new run, it "):
+        with pytest.raises(CheckpointError, match="expected a folder for a new run, got "):
             upgrade_checkpoint(old, used)
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before
 
@@ -109,16 +109,16 @@ def test_upgraded_run_does_not_write_into_the_logs_of_the_old_one(tmp_path: Path
     assert metrics.read_bytes() == before
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is none"):
+def test_invalid_checkpoint_paths_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="expected a checkpoint directory, got none"):
         upgrade_checkpoint(tmp_path / "nothing", tmp_path / "new")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckpointError, match="found neither"):
+    with pytest.raises(CheckpointError, match="got neither"):
         upgrade_checkpoint(tmp_path / "empty", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
-def test_network_of_the_users_own_is_upgraded(tmp_path: Path) -> None:
+def test_custom_network_is_upgraded(tmp_path: Path) -> None:
     def network() -> RogueNet:
         world = CherryPick()
         config = RogueNetConfig(d_model=12, n_layer=1)

@@ -10,7 +10,7 @@ import pytest
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.cli import run
 from enn_trainer.config import EnvConfig
-from enn_trainer.experience.handed_in import record_world
+from enn_trainer.experience.env_names import record_env_name
 from entity_env.named_world import find_world
 from entity_env.serialization.messages import pack, unpack
 from tests.enn_trainer.builders import SMALL
@@ -26,7 +26,7 @@ class Field(Pasture):
     def _observe(self, reward):
         return super()._observe(reward + self.bonus)
 """
-GO_ON, RESTART = "its episodes go on", "episodes restart, because the world's code changed"
+GO_ON, RESTART = "its episodes go on", "episodes restart, because the environment's code changed"
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def newest_files() -> dict[str, bytes]:
     return {one.name: one.read_bytes() for one in save.glob("*.safetensors")}
 
 
-def test_episodes_go_on_to_the_bit_where_the_folder_is_copied_to(
+def test_episodes_resume_bitwise_in_a_copied_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As on another machine, where the folder has another path."""
@@ -69,7 +69,7 @@ def test_episodes_go_on_to_the_bit_where_the_folder_is_copied_to(
     assert files[0] == files[1]
 
 
-def test_episodes_go_on_if_the_file_is_named_in_another_folder(
+def test_episodes_resume_if_the_file_is_named_from_another_folder(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("worlds").mkdir()
@@ -80,7 +80,7 @@ def test_episodes_go_on_if_the_file_is_named_in_another_folder(
 @pytest.mark.parametrize(
     ("old", "new"), [("bonus = 0.0", "bonus = 1.0"), ("reward + self", "reward - self")]
 )
-def test_episodes_restart_if_the_code_of_the_copy_differs(
+def test_episodes_restart_if_the_code_differs(
     old: str, new: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("worlds").mkdir()
@@ -96,7 +96,7 @@ def test_episodes_restart_in_another_class_or_file(
     assert "env.id was 'field.py:Field'" in resumed(capsys, "other.py:Field")
 
 
-def test_saves_that_name_modules_by_their_paths_go_on(
+def test_saves_that_name_modules_by_path_resume(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As earlier releases wrote them, on this machine or another one."""
@@ -112,10 +112,10 @@ def test_saves_that_name_modules_by_their_paths_go_on(
     assert GO_ON in resumed(capsys)
 
 
-def test_environment_of_a_file_that_a_program_passes_is_named_by_the_file(folder: Path) -> None:
+def test_environment_passed_from_a_file_is_named_by_its_path(folder: Path) -> None:
     """Its module has a name that other programs and machines do not know."""
     config = EnvConfig()
-    record_world(config, find_world("field.py:Field"), folder)
+    record_env_name(config, find_world("field.py:Field"), folder)
     assert config.id == "field.py:Field"
-    record_world(config, find_world("field.py:Field"), folder / "elsewhere")
+    record_env_name(config, find_world("field.py:Field"), folder / "elsewhere")
     assert config.id == f"{folder.resolve()}/field.py:Field"

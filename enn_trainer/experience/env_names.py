@@ -1,4 +1,4 @@
-"""Names of environments that programs hand in, for commands to find them by."""
+"""Names of environments that are passed from Python, by which commands import them."""
 
 import inspect
 import sys
@@ -9,16 +9,16 @@ from enn_trainer.config import EnvConfig
 from enn_trainer.experience.envs import EnvSource, makes_one_environment
 from entity_env.examples import ENV_REGISTRY
 from entity_env.named_world import is_environment_factory
-from entity_env.world_code import OF_FILES
+from entity_env.world_code import FILE_MODULE_PREFIX
 
-HANDED_IN = "handed in"
-"""Value of `env.id` for an environment that no command can find, such as that of a lambda."""
+PASSED_FROM_PYTHON = "handed in"
+"""Saved value of `env.id` for an environment that no command can import, such as a lambda's."""
 
 
-def record_world(config: EnvConfig, env: EnvSource, folder: Path) -> bool:
-    """Set `env.id` to the name of the environment that was handed in; return True if it changes.
+def record_env_name(config: EnvConfig, env: EnvSource, folder: Path) -> bool:
+    """Set `env.id` to the import name of the environment argument; return True if it changes.
 
-    A factory of vectorised environments may read `env.id`, which stays.
+    For a factory of vectorised environments, which may read `env.id`, the setting stays.
 
     Args:
         config: configuration of the environments.
@@ -33,22 +33,27 @@ def record_world(config: EnvConfig, env: EnvSource, folder: Path) -> bool:
     return config.id != configured
 
 
+def env_label(env_id: str) -> str:
+    """Return `env.id` as text for the terminal."""
+    return "passed from Python" if env_id == PASSED_FROM_PYTHON else env_id
+
+
 def _importable_name(env: Any, folder: Path) -> str:
-    """Return `module:Name` or `file.py:Name`, or `HANDED_IN` if neither leads to it."""
+    """Return `module:Name` or `file.py:Name`; `PASSED_FROM_PYTHON` if neither can be imported."""
     name, main = getattr(env, "__qualname__", ""), sys.modules["__main__"]
     module = sys.modules.get(getattr(env, "__module__", ""))
     if module is None or vars(module).get(name) is not env or not is_environment_factory(env):
-        return HANDED_IN
+        return PASSED_FROM_PYTHON
     where = module.__name__ if module.__spec__ is None else module.__spec__.name
     file, script = (Path(getattr(m, "__file__", None) or "").resolve() for m in (module, main))
     is_script = where == "__main__"
-    if is_script and file.suffix != ".py":  # typed in, as in a notebook
-        return HANDED_IN
+    if is_script and file.suffix != ".py":  # as in a notebook
+        return PASSED_FROM_PYTHON
 
-    # Modules of files are found by their paths, and so are those beside the script, unless it is in
-    # the current folder.
+    # Files that were loaded by path are named by path, and so are modules in the script's folder,
+    # unless that is the current folder.
     depth = where.count(".") + (file.stem == "__init__")
-    is_beside = file.parents[depth : depth + 1] == (script.parent,) and script.parent != folder
-    if is_script or is_beside or where.startswith(OF_FILES):
+    is_sibling = file.parents[depth : depth + 1] == (script.parent,) and script.parent != folder
+    if is_script or is_sibling or where.startswith(FILE_MODULE_PREFIX):
         where = str(file.relative_to(folder) if file.is_relative_to(folder) else file)
     return f"{where}:{name}"
