@@ -35,9 +35,9 @@ class ProgressDisplay(Callback):
     """Displays the progress of a run within the context `shown`.
 
     Args:
-        manager: State manager of the run, which also displays its messages.
-        numbers: Metrics with the durations of the phases of the last update.
-        evaluator: Evaluator with the results of the last evaluation.
+        manager: state manager of the run, which also displays its messages.
+        numbers: metrics with the durations of the phases of the last update.
+        evaluator: evaluator with the results of the last evaluation.
     """
 
     def __init__(self, manager: StateManager, numbers: RunMetrics, evaluator: RunEvaluator) -> None:
@@ -52,8 +52,8 @@ class ProgressDisplay(Callback):
         """Display the progress of the run within this context.
 
         Args:
-            episodes: Message about how episodes continue after a resume.
-            random: Return of random play, if it was measured.
+            episodes: message about how episodes continue after a resume.
+            random: return of random play, if it was measured.
         """
         config, state, manager = self._manager.config, self._manager.state, self._manager
         if self._is_silent:
@@ -143,13 +143,13 @@ def add_built_in(
     """Register the built-in callbacks: metrics before, the other ones after the user's callbacks.
 
     Args:
-        callbacks: Callbacks of the run.
-        manager: State manager of the run.
-        spans: Timers of the run.
-        evaluator: Evaluator of the run.
-        stack: Stack that closes the trackers.
-        envs: The environments.
-        exchange: Exchange between the processes of the run.
+        callbacks: callbacks of the run.
+        manager: state manager of the run.
+        spans: timers of the run.
+        evaluator: evaluator of the run.
+        stack: stack that closes the trackers.
+        envs: the environments.
+        exchange: exchange between the processes of the run.
 
     Returns:
         Metrics, stopwatch and progress display of the run.
@@ -189,12 +189,12 @@ class Tracking(Callback):
     """Sends metrics, videos and replay pages to the trackers of a run, and saves its timers.
 
     Args:
-        track: The trackers.
-        folder: Folder of the run, for the timers.
-        manager: State manager, which says whether this process still owns the folder.
-        log: Metrics of the run.
-        spans: Timers of the run.
-        evaluator: Evaluator with the results of the last evaluation.
+        track: the trackers.
+        folder: folder of the run, for the timers.
+        manager: state manager, which says whether this process still owns the folder.
+        log: metrics of the run.
+        spans: timers of the run.
+        evaluator: evaluator with the results of the last evaluation.
     """
 
     def __init__(

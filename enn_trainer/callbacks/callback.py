@@ -13,9 +13,9 @@ class RunningTrainer(Protocol):
     """Interface of `Trainer` for callbacks.
 
     Attributes:
-        config: Configuration of the run.
-        state: State of the run.
-        rank: Rank of this process, 0 in a run of one process. Hooks are called in all ranks.
+        config: configuration of the run.
+        state: state of the run.
+        rank: rank of this process, 0 in a run of one process. Hooks are called in all ranks.
     """
 
     config: TrainConfig
@@ -85,24 +85,24 @@ class Callback:
         """Handle the end of an optimizer step.
 
         Args:
-            trainer: Trainer of the run.
-            losses: Losses of the minibatch by tag.
+            trainer: trainer of the run.
+            losses: losses of the minibatch by tag.
         """
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Handle the end of an update.
 
         Args:
-            trainer: Trainer of the run.
-            metrics: Metrics to track, by tag; entries may be added.
+            trainer: trainer of the run.
+            metrics: metrics to track, by tag; entries may be added.
         """
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Handle the end of an evaluation.
 
         Args:
-            trainer: Trainer of the run.
-            metrics: Metrics to track, by tag; entries may be added.
+            trainer: trainer of the run.
+            metrics: metrics to track, by tag; entries may be added.
         """
 
     def on_checkpoint(self, trainer: RunningTrainer, path: Path) -> None:
@@ -112,8 +112,8 @@ class Callback:
         """Handle the end of `run`.
 
         Args:
-            trainer: Trainer of the run.
-            error: Exception that ended the run, if it failed or was interrupted by a second signal.
+            trainer: trainer of the run.
+            error: exception that ended the run, if it failed or was interrupted by a second signal.
         """
 
 

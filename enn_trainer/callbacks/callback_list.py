@@ -40,12 +40,12 @@ class Callbacks(Callback):
     """Composite of all callbacks of a run.
 
     Args:
-        users: Callbacks of the user.
+        users: callbacks of the user.
 
     Attributes:
-        users: Callbacks of the user.
-        first: Callbacks that are called before the user's.
-        last: Callbacks that are called after the user's.
+        users: callbacks of the user.
+        first: callbacks that are called before the user's.
+        last: callbacks that are called after the user's.
     """
 
     def __init__(self, users: Sequence[Callback]) -> None:

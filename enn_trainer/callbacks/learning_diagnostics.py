@@ -64,8 +64,8 @@ def is_examined(step: int, num_frames: int) -> bool:
     """Return True if choices and features of a rollout are examined.
 
     Args:
-        step: Frames of the run before the rollout.
-        num_frames: Frames of the rollout.
+        step: frames of the run before the rollout.
+        num_frames: frames of the rollout.
     """
     return (step + num_frames) // EXAMINE_EVERY > step // EXAMINE_EVERY
 
@@ -113,15 +113,15 @@ class LearningDiagnostics(RolloutCallback):
     """Warns once about each sign that a run does not learn, and writes it to the metrics.
 
     Args:
-        state: State of the run.
-        write: Writes a notice to the metrics: step, key, text and page.
-        say: Prints a line.
-        spans: Timers of the run.
-        num_sides: Number of sides of a match, 1 for an environment.
-        group: Processes of the run.
-        obs_space: Observation space of the environments, which declares intentionally constant
+        state: state of the run.
+        write: writes a notice to the metrics: step, key, text and page.
+        say: prints a line.
+        spans: timers of the run.
+        num_sides: number of sides of a match, 1 for an environment.
+        group: processes of the run.
+        obs_space: observation space of the environments, which declares intentionally constant
             features; the observation space of the state by default.
-        newest_save: Returns the newest save at or before a step, or None.
+        newest_save: returns the newest save at or before a step, or None.
     """
 
     def __init__(

@@ -62,9 +62,9 @@ class Notice(NamedTuple):
     """Warning about a sign that a run does not learn.
 
     Attributes:
-        key: Unique key; a run warns once for each key.
-        text: The sign and its meaning, in one line.
-        anchor: Anchor of the heading in `PAGE`.
+        key: unique key; a run warns once for each key.
+        text: the sign and its meaning, in one line.
+        anchor: anchor of the heading in `PAGE`.
     """
 
     key: str

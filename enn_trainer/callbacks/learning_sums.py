@@ -166,10 +166,10 @@ def updated_constants(constants: Sums, batch: EntityBatch, obs_space: ObsSpace) 
     """Update the constant features of a run with further frames.
 
     Args:
-        constants: Values of constant features by entity type (types without rows are missing); for
+        constants: values of constant features by entity type (types without rows are missing); for
             a categorical feature the index of the label.
-        batch: The frames.
-        obs_space: Names of the features.
+        batch: the frames.
+        obs_space: names of the features.
     """
     constants = dict(constants)
     for name, entity in {**obs_space.entities, GLOBAL: obs_space.global_entity}.items():
@@ -190,8 +190,8 @@ def _constants_of(
 
     Args:
         values: (n, columns), n > 0.
-        names: Names of the columns.
-        before: Values of the columns that have been constant so far; None without earlier rows.
+        names: names of the columns.
+        before: values of the columns that have been constant so far; None without earlier rows.
     """
     columns = [i for i, name in enumerate(names) if before is None or name in before]
     if len(columns) < len(names):
@@ -218,8 +218,8 @@ def constants_as_text(constants: Mapping[str, float], entity: Entity) -> dict[st
     """Return the unintentionally constant features of an entity type with their values as text.
 
     Args:
-        constants: Constant features of the entity type by name.
-        entity: The entity type.
+        constants: constant features of the entity type by name.
+        entity: the entity type.
     """
     values = {name: x for name, x in constants.items() if name not in entity.constants}
     texts = {name: f"{values[name]:g}" for name in entity.features if name in values}
@@ -238,9 +238,9 @@ def update_sums(metrics: Mapping[str, float], actions: Sequence[str], late_frame
     """Return the sums of the metrics of an update.
 
     Args:
-        metrics: Metrics by tag.
-        actions: Names of actions.
-        late_frames: Frames of the update in the last fifth of the run.
+        metrics: metrics by tag.
+        actions: names of actions.
+        late_frames: frames of the update in the last fifth of the run.
     """
     values = {name: float(metrics.get(tag, math.nan)) for name, tag in _METRICS_OF_UPDATE.items()}
     sums: Sums = {"run": {name: x for name, x in values.items() if math.isfinite(x)}}
@@ -257,9 +257,9 @@ def late_part(step: int, num_frames: int, total: int) -> int:
     """Return the number of latest frames in the last fifth of a run; 0 if the run is too short.
 
     Args:
-        step: Frames of the run so far.
-        num_frames: Number of latest frames.
-        total: Frames of the whole run.
+        step: frames of the run so far.
+        num_frames: number of latest frames.
+        total: frames of the whole run.
     """
     if (1 - LATE) * total < LEAST_LATE:
         return 0
@@ -282,9 +282,9 @@ def record_best(whole: Sums, window: Sums, step: int) -> None:
     """Record in `whole` the first and best mean return, and the last step before a collapse.
 
     Args:
-        whole: Sums of the run; changed in place.
-        window: Sums of the window that ends.
-        step: Frames of the run so far.
+        whole: sums of the run; changed in place.
+        window: sums of the window that ends.
+        step: frames of the run so far.
     """
     mean = mean_return(window)
     if math.isnan(mean):
@@ -311,17 +311,17 @@ class Evidence:
     """Sums, settings and spaces of a run after an update, the input of rules.
 
     Attributes:
-        config: Settings of the run.
-        whole: Sums of the whole run.
-        windows: Sums of the latest complete windows, at most `PATIENCE`.
-        constants: Constant features, see `updated_constants`.
+        config: settings of the run.
+        whole: sums of the whole run.
+        windows: sums of the latest complete windows, at most `PATIENCE`.
+        constants: constant features, see `updated_constants`.
         kl: KL divergence of the update; NaN if unknown.
         kls: KL divergences of earlier updates.
-        obs_space: Names of the features.
-        action_space: The actions.
-        num_sides: Number of sides of a match, 1 for an environment.
-        rounds: Rounds of episodes.
-        newest_save: Returns the newest save at or before a step, or None.
+        obs_space: names of the features.
+        action_space: the actions.
+        num_sides: number of sides of a match, 1 for an environment.
+        rounds: rounds of episodes.
+        newest_save: returns the newest save at or before a step, or None.
     """
 
     config: TrainConfig

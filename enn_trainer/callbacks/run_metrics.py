@@ -24,12 +24,12 @@ class MetricsLog:
     """Metrics of a run by tag.
 
     Args:
-        manager: State manager of the run.
+        manager: state manager of the run.
 
     Attributes:
-        latest: Latest values of all tags, part of the state.
-        last_eval: Metrics of the last evaluation.
-        last_eval_step: Step of the evaluated weights; None before the first evaluation.
+        latest: latest values of all tags, part of the state.
+        last_eval: metrics of the last evaluation.
+        last_eval_step: step of the evaluated weights; None before the first evaluation.
     """
 
     def __init__(self, manager: StateManager) -> None:
@@ -77,7 +77,7 @@ class Stopwatch:
     """Stopwatch for the training time of a run, which adds to `State.time_used`.
 
     Attributes:
-        seconds: Training time in this process.
+        seconds: training time in this process.
     """
 
     def __init__(self, state: State) -> None:
@@ -110,7 +110,7 @@ class RunMetrics(RolloutCallback):
     """Adds the metrics of environments, actions, schedules, speed, memory and saves.
 
     Attributes:
-        phases_ms: Duration of each phase of the last update.
+        phases_ms: duration of each phase of the last update.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ class Command(NamedTuple):
     """A command: the function `NAME_command` of the module `NAME_command`, imported when used.
 
     Attributes:
-        name: Name of the command.
-        help: One line for `enn --help`.
+        name: name of the command.
+        help: one line for `enn --help`.
     """
 
     name: str

@@ -35,8 +35,8 @@ def failed(error: Exception, message: str | None = None) -> int:
     """Print an error in one line and return the exit status.
 
     Args:
-        error: The error; `ConfigError` and `CheckpointError` have the status `USAGE_ERROR`.
-        message: Message to print instead of the message of the error.
+        error: the error; `ConfigError` and `CheckpointError` have the status `USAGE_ERROR`.
+        message: message to print instead of the message of the error.
     """
     print(f"error: {error if message is None else message}", file=sys.stderr)
     return USAGE_ERROR if isinstance(error, ConfigError | CheckpointError) else FAILURE

@@ -32,10 +32,10 @@ class ValueGroup(NamedTuple):
     """Episodes with one value of an argument, or with numbers of one bin.
 
     Attributes:
-        label: The value or the bin as text.
-        fields: Fields for JSON: `value`, or `low` and `high` of a bin.
-        centre: Mean of the numbers; None for other values.
-        result: Returns of the episodes.
+        label: the value or the bin as text.
+        fields: fields for JSON: `value`, or `low` and `high` of a bin.
+        centre: mean of the numbers; None for other values.
+        result: returns of the episodes.
     """
 
     label: str
@@ -50,9 +50,9 @@ def check_options(
     """Check `--by` and `--png`; return the argument and the resolved path of the file.
 
     Args:
-        by: Argument whose values are compared.
-        png: Picture to write.
-        samplers: Samplers of `--vary` by argument.
+        by: argument whose values are compared.
+        png: picture to write.
+        samplers: samplers of `--vary` by argument.
 
     Raises:
         ConfigError: the argument does not vary, or the picture cannot be written.
@@ -79,8 +79,8 @@ def groups_by_value(episodes: Sequence[EpisodeResult], argument: str) -> list[Va
     """Group the returns of episodes by the value of an argument.
 
     Args:
-        episodes: Played episodes; episodes without the argument are ignored.
-        argument: Name of the argument.
+        episodes: played episodes; episodes without the argument are ignored.
+        argument: name of the argument.
 
     Returns:
         Groups of numbers in ascending order, then groups of other values. More than `MOST_VALUES`
@@ -126,8 +126,8 @@ def plain_by_value(episodes: Sequence[EpisodeResult], argument: str) -> dict[str
     """Return groups and episodes as plain data for JSON; episodes are sorted by return.
 
     Args:
-        episodes: Episodes of a suite.
-        argument: Argument to group by.
+        episodes: episodes of a suite.
+        argument: argument to group by.
     """
     groups = groups_by_value(episodes, argument)
     worst = sorted(episodes, key=lambda e: (e.metrics[RETURN], e.environment, e.episode))
@@ -147,10 +147,10 @@ def show_by_value(
     """Print a table of the returns of suites by the value of an argument.
 
     Args:
-        results: Results by suite.
-        argument: Argument to group by.
-        unnamed: Title of the suite without a name.
-        console: Console to print to; standard output by default.
+        results: results by suite.
+        argument: argument to group by.
+        unnamed: title of the suite without a name.
+        console: console to print to; standard output by default.
     """
     rows = []
     for suite, result in results.items():
@@ -169,10 +169,10 @@ def draw_by_value(
     """Plot the returns of suites by the value of an argument, with 95% intervals, as a PNG file.
 
     Args:
-        results: Results by suite.
-        argument: Argument to group by.
-        unnamed: Title of the suite without a name.
-        path: File to write.
+        results: results by suite.
+        argument: argument to group by.
+        unnamed: title of the suite without a name.
+        path: file to write.
 
     Raises:
         OSError: the file cannot be written.

@@ -110,7 +110,7 @@ def _verify(options: argparse.Namespace) -> int:
         entries = [examine(path)] if is_any_save(path) else RunDir(path).entries()
         saves = [e for e in entries if is_any_save(e.path) or e.kind == "damaged"]
         if not saves:
-            raise CheckpointError(f"{path}: expected a save, or a run with saves, found neither")
+            raise CheckpointError(f"{path}: expected a save, or a run with saves, got neither")
 
         # Problems and a summary of each.
         for entry in saves:

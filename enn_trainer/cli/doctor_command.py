@@ -53,10 +53,10 @@ class DoctorCheck(NamedTuple):
     """Result of a check.
 
     Attributes:
-        name: Name of the part.
+        name: name of the part.
         status: "ok", "missing" or "problem".
-        found: Description, such as the version.
-        fix: Command to type; "" if nothing needs a fix.
+        found: description, such as the version.
+        fix: command to type; "" if nothing needs a fix.
         blocks: True if training cannot work.
     """
 

@@ -92,8 +92,8 @@ def describe(name: str, typed: Sequence[str]) -> dict[str, Any]:
     """Describe an environment as plain data, with the return of random play.
 
     Args:
-        name: Name of the environment.
-        typed: Arguments of the environment; the arguments of its settings if empty.
+        name: name of the environment.
+        typed: arguments of the environment; the arguments of its settings if empty.
 
     Raises:
         ConfigError: the environment does not exist, or does not accept the arguments.

@@ -225,9 +225,9 @@ def config_of(
     """Return the configuration of a run with the evaluation of the command line.
 
     Args:
-        trained: Configuration of the run.
-        options: Options of the command.
-        vary: Samplers of arguments that vary between episodes.
+        trained: configuration of the run.
+        options: options of the command.
+        vary: samplers of arguments that vary between episodes.
     """
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     fixed = dataclasses.replace(trained.env, vary={})
@@ -426,8 +426,8 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
     """Print the results: a table on a terminal, plain columns otherwise.
 
     Args:
-        results: Results by suite.
-        console: Console to print to; standard output by default.
+        results: results by suite.
+        console: console to print to; standard output by default.
     """
     console = Console() if console is None else console
     rows = []
@@ -457,11 +457,11 @@ def write_and_print(
     """Write the report, then print the results; a closed pipe loses no result.
 
     Args:
-        path: Path of the report; None if the folder of the run is read-only.
-        content: Content of the report.
-        results: Results by suite.
-        as_json: Print the content instead of tables.
-        by: Argument to compare returns by, in an additional table.
+        path: path of the report; None if the folder of the run is read-only.
+        content: content of the report.
+        results: results by suite.
+        as_json: print the content instead of tables.
+        by: argument to compare returns by, in an additional table.
 
     Returns:
         Messages about problems.
@@ -510,10 +510,10 @@ def report(
     """Return results and settings of an evaluation as plain data for JSON.
 
     Args:
-        path: Path of the checkpoint.
-        step: Step of the checkpoint.
-        config: Configuration with the evaluation.
-        results: Results by suite.
+        path: path of the checkpoint.
+        step: step of the checkpoint.
+        config: configuration with the evaluation.
+        results: results by suite.
     """
     assert config.eval is not None
 
@@ -545,7 +545,7 @@ def eval_progress(console: Console | None = None) -> Iterator[Callable[[str, flo
     """Display the progress of an evaluation: a bar on a terminal, else a line every few seconds.
 
     Args:
-        console: Console to print to; standard error by default, so that the results can be piped.
+        console: console to print to; standard error by default, so that the results can be piped.
 
     Yields:
         A function of a suite and its finished share, from 0 to 1.

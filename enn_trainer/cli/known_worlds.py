@@ -10,15 +10,15 @@ class KnownWorld(NamedTuple):
     """Facts about a built-in environment. Source of numbers: `benchmarks/results/learning.md`.
 
     Attributes:
-        name: Name of the environment.
-        teaches: Subject of the environment in a few words.
-        config: Name of its settings in `configs/`; "" without any.
-        measure: Unit of `learnt` if it is the score against `random`, not the return.
-        best: Highest possible mean return; None if unknown.
-        frames: Frames of training; None without settings, like `minutes` and `learnt`.
-        minutes: Minutes of training, median of three seeds.
-        learnt: Mean return after training, median of three seeds.
-        kwargs: Arguments in the settings that differ from their defaults.
+        name: name of the environment.
+        teaches: subject of the environment in a few words.
+        config: name of its settings in `configs/`; "" without any.
+        measure: unit of `learnt` if it is the score against `random`, not the return.
+        best: highest possible mean return; None if unknown.
+        frames: frames of training; None without settings, like `minutes` and `learnt`.
+        minutes: minutes of training, median of three seeds.
+        learnt: mean return after training, median of three seeds.
+        kwargs: arguments in the settings that differ from their defaults.
     """
 
     name: str

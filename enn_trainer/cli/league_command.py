@@ -182,8 +182,8 @@ def _config(
     """Return the configuration of the first run of the players, with the typed environment.
 
     Args:
-        options: Options of the command.
-        players: Paths and names of players.
+        options: options of the command.
+        players: paths and names of players.
         is_trained: True if a run with the configuration starts.
 
     Returns:

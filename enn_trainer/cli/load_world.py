@@ -36,10 +36,10 @@ def load_world(
         name: `file.py:Name`, `package.module:Name`, `gymnasium:ID`, `pettingzoo:MODULE` or a
             built-in environment; a class or a function. A class of vectorised environments is
             created with a single environment.
-        kwargs: Arguments of the environment.
-        field: Name of the arguments on the command line, for messages.
-        name_field: Name of `name` on the command line, for messages.
-        trust: Code that may run; `TYPED` for a name that the user typed.
+        kwargs: arguments of the environment.
+        field: name of the arguments on the command line, for messages.
+        name_field: name of `name` on the command line, for messages.
+        trust: code that may run; `TYPED` for a name that the user typed.
 
     Raises:
         ConfigError: the name does not exist, is not trusted, or does not accept the arguments.
@@ -135,9 +135,9 @@ def factory_of(config: EnvConfig, field: str, trust: Trust) -> EnvFactory:
     Environments that are not built in are imported, here and in workers.
 
     Args:
-        config: Configuration of the environments.
-        field: Path of their section, for messages.
-        trust: Code that may run.
+        config: configuration of the environments.
+        field: path of their section, for messages.
+        trust: code that may run.
 
     Raises:
         ConfigError: the environment does not exist, or is not trusted; names the field.
@@ -201,9 +201,9 @@ def parse_kwargs(pairs: str | Sequence[str], field: str) -> dict[str, Any]:
     """Parse the arguments of an environment on the command line.
 
     Args:
-        pairs: Text such as `size=3,label=a`, with values that are JSON, Python literals or text;
+        pairs: text such as `size=3,label=a`, with values that are JSON, Python literals or text;
             or JSON such as `{"size": 3, "label": "a"}`; or a list of such texts.
-        field: Name of the arguments on the command line, for messages.
+        field: name of the arguments on the command line, for messages.
 
     Raises:
         ConfigError: an argument has another form, or is repeated.

@@ -127,9 +127,9 @@ class SideAgents:
     """Agent with a recurrent state for each side of a match; the sides act in turn.
 
     Args:
-        network: Network of the agent.
-        num_sides: Number of sides.
-        seed: Seed of the sampled actions.
+        network: network of the agent.
+        num_sides: number of sides.
+        seed: seed of the sampled actions.
     """
 
     def __init__(self, network: PPOAgent, num_sides: int, seed: int) -> None:

@@ -60,9 +60,9 @@ class Run(NamedTuple):
     """Metrics of a run.
 
     Attributes:
-        name: Name of the folder.
-        config: Settings by dotted name; empty if unknown.
-        points: Values by tag and step.
+        name: name of the folder.
+        config: settings by dotted name; empty if unknown.
+        points: values by tag and step.
     """
 
     name: str
@@ -74,12 +74,12 @@ class Curve(NamedTuple):
     """A line of a chart, with or without a confidence band.
 
     Attributes:
-        label: Name in the legend.
+        label: name in the legend.
         steps: (n,) float, frames.
         values: (n,) float.
         spread: (n,) float, half the width of the band; None unless all runs have distinct seeds.
-        left_out: Messages about skipped values of the runs.
-        changes: Steps at which a run changes its curriculum stage, each with a text.
+        left_out: messages about skipped values of the runs.
+        changes: steps at which a run changes its curriculum stage, each with a text.
     """
 
     label: str
@@ -152,7 +152,7 @@ def read_run(path: Path) -> Run:
     """Read the metrics of a run.
 
     Args:
-        path: Folder of the run, or its `metrics.jsonl`.
+        path: folder of the run, or its `metrics.jsonl`.
 
     Raises:
         ConfigError: the metrics are missing or damaged.
@@ -237,10 +237,10 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
     Runs with the same seed are not independent samples, so that there is no band.
 
     Args:
-        label: Name of the group.
-        runs: Runs of the group, at least one.
-        tag: Tag of the metric.
-        smooth: Number of points of the moving average, over each point and previous ones.
+        label: name of the group.
+        runs: runs of the group, at least one.
+        tag: tag of the metric.
+        smooth: number of points of the moving average, over each point and previous ones.
     """
     # Finite values of each run, smoothed.
     left_out, used = list[str](), list[tuple[Run, FloatArray, FloatArray]]()
@@ -327,10 +327,10 @@ def draw(
     """Draw a chart for each tag into one file.
 
     Args:
-        curves: Curves by tag.
-        path: File to write; its suffix is the format.
-        against: Label of the x-axis.
-        log: Use logarithmic axes.
+        curves: curves by tag.
+        path: file to write; its suffix is the format.
+        against: label of the x-axis.
+        log: use logarithmic axes.
 
     Raises:
         ConfigError: a tag has no finite values, or the file cannot be written.

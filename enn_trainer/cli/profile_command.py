@@ -196,10 +196,10 @@ def profile(
     """Train and measure all updates after a warm-up. The agent is discarded.
 
     Args:
-        manager: State manager of a new run; its configuration and folder are changed.
-        create_envs: Factory of environments; the times that they report are part of the profile.
-        seconds: Duration of the measurement.
-        updates: Number of updates to measure instead.
+        manager: state manager of a new run; its configuration and folder are changed.
+        create_envs: factory of environments; the times that they report are part of the profile.
+        seconds: duration of the measurement.
+        updates: number of updates to measure instead.
     """
     config, envs, done = manager.config, list[VecEnv](), 0
     metrics: list[Mapping[str, float]] = []
@@ -268,9 +268,9 @@ def _resources(workers: Sequence[ProcessTimes], cores_used: float, cuda: bool) -
     """Return the processes, cores and memory of a run.
 
     Args:
-        workers: Times and memory of its workers.
-        cores_used: Mean number of busy cores.
-        cuda: Whether the run uses an available GPU.
+        workers: times and memory of its workers.
+        cores_used: mean number of busy cores.
+        cuda: whether the run uses an available GPU.
     """
     num_cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -309,10 +309,10 @@ def _parts(
     """Yield the parts of an update in the process of the run, in the order of its spans.
 
     Args:
-        spans: Times of spans, by path.
-        processes: Times of the processes that step environments.
-        wall_s: Duration of the measurement in seconds.
-        ms: Milliseconds per update for each second of the measurement.
+        spans: times of spans, by path.
+        processes: times of the processes that step environments.
+        wall_s: duration of the measurement in seconds.
+        ms: milliseconds per update for each second of the measurement.
     """
     for path, span in spans.items():
         if path != "rollout/env":

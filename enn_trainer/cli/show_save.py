@@ -52,12 +52,12 @@ def show_save(
     """Print the contents of a checkpoint, or of an opponent in it.
 
     Args:
-        path: Path of the checkpoint, in a form of `lookup.resolve`; or SAVE@opponent:NAME.
-        console: Console to print to.
-        config: Also print the configuration.
-        tensors: Also print every tensor.
-        non_default: Also print the settings that differ from their defaults.
-        run: Folder of the run, to print commands for the run; None for commands for the save.
+        path: path of the checkpoint, in a form of `lookup.resolve`; or SAVE@opponent:NAME.
+        console: console to print to.
+        config: also print the configuration.
+        tensors: also print every tensor.
+        non_default: also print the settings that differ from their defaults.
+        run: folder of the run, to print commands for the run; None for commands for the save.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or has no such opponent.
@@ -228,9 +228,9 @@ def diff_saves(first: Path, second: Path, console: Console) -> bool:
     The times and reasons of the saves are not compared.
 
     Args:
-        first: Path of the first checkpoint, in a form of `lookup.resolve`.
-        second: Path of the second checkpoint.
-        console: Console to print to.
+        first: path of the first checkpoint, in a form of `lookup.resolve`.
+        second: path of the second checkpoint.
+        console: console to print to.
 
     Returns:
         True if there are no differences.

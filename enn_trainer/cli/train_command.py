@@ -32,9 +32,9 @@ def train_command(
     """Run `enn train`: train in the environment of `env.id` or of the first argument.
 
     Args:
-        arguments: Arguments without the name of the program.
-        program: Name of the program, for the usage.
-        trusting: Command line with `--trust` for messages, if another command was typed.
+        arguments: arguments without the name of the program.
+        program: name of the program, for the usage.
+        trusting: command line with `--trust` for messages, if another command was typed.
     """
     line = trusting or line_with_trust(program, arguments)
     check = functools.partial(check_run, line=line)

@@ -56,10 +56,10 @@ def check_trusted(
     """Check that the command runs no code that only the save names.
 
     Args:
-        saved: The save.
-        config: Configuration of the run with the environment of the command line.
-        options: Options of the command.
-        players: Further typed paths and names of players.
+        saved: the save.
+        config: configuration of the run with the environment of the command line.
+        options: options of the command.
+        players: further typed paths and names of players.
         is_trained: True if the command trains with the settings of the save.
 
     Returns:
@@ -105,9 +105,9 @@ def _typed_trust(
     """Return the trust of a command in code that its saves name: the code that the user typed.
 
     Args:
-        options: Options of the command; `line` is the command line with `--trust`.
-        players: Typed paths and names of players.
-        kwargs: Typed arguments of the environment.
+        options: options of the command; `line` is the command line with `--trust`.
+        players: typed paths and names of players.
+        kwargs: typed arguments of the environment.
     """
     if options.trust:
         return TYPED
@@ -122,8 +122,8 @@ def _check_players(players: Iterable[str | None], trust: Trust) -> None:
     """Raise if the pools of players contain bots that are not trusted.
 
     Args:
-        players: Paths and names; RUN@opponents is the pool of a run.
-        trust: Code that may run.
+        players: paths and names; RUN@opponents is the pool of a run.
+        trust: code that may run.
 
     Raises:
         CheckpointError: the save does not exist, or has no pool.
@@ -166,11 +166,11 @@ def resume_command(
     """Return the command line that continues a run, and raises the bounds that it has reached.
 
     Args:
-        path: Folder of the run, or of the save to start a new run from.
-        config: Configuration of the run.
-        reached: Step, time and metrics of the run.
+        path: folder of the run, or of the save to start a new run from.
+        config: configuration of the run.
+        reached: step, time and metrics of the run.
         in_place: False for a run in a new folder.
-        members: Pool members, if `reached` is not the state of the run.
+        members: pool members, if `reached` is not the state of the run.
     """
     where = ["resume", str(path)]
     if not in_place:

@@ -51,9 +51,9 @@ def settings_from_options(
     and ambiguous options end the program.
 
     Args:
-        parser: Parser of the command, which also reports errors.
-        words: Arguments of the command.
-        config_cls: Class of the configuration.
+        parser: parser of the command, which also reports errors.
+        words: arguments of the command.
+        config_cls: class of the configuration.
     """
     kinds, options = _settings(config_cls), parser._option_string_actions
     remaining, translated = list(words), []
@@ -115,9 +115,9 @@ class TypedSettings(NamedTuple):
     """Settings of a command line.
 
     Attributes:
-        config: Configuration file, if any.
-        overrides: Assignments such as `optim.lr=0.1`.
-        note: Line about the selected shipped configuration, "" without one.
+        config: configuration file, if any.
+        overrides: assignments such as `optim.lr=0.1`.
+        note: line about the selected shipped configuration, "" without one.
     """
 
     config: Path | None
@@ -133,10 +133,10 @@ def typed_settings(
     Without `--config`, a shipped configuration of that environment is used.
 
     Args:
-        config_cls: Class of the configuration.
-        words: An environment, if the first word has no "=", and assignments to settings or to
+        config_cls: class of the configuration.
+        words: an environment, if the first word has no "=", and assignments to settings or to
             arguments of the environment.
-        config: Value of `--config`: a file, or the name of a shipped configuration.
+        config: value of `--config`: a file, or the name of a shipped configuration.
         is_new: False for a run with the configuration of a save.
 
     Raises:

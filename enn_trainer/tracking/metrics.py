@@ -73,8 +73,8 @@ def action_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Su
     Needs a single transfer from the device.
 
     Args:
-        rollout: Frames and chosen actions.
-        action_space: The actions.
+        rollout: frames and chosen actions.
+        action_space: the actions.
     """
     scalars: Sums = {}
     means: list[tuple[list[str], Tensor, Tensor]] = []  # tags, sums and counts, float64
@@ -155,7 +155,7 @@ def _numbers(
     """Return the statistics of a continuous action.
 
     Args:
-        name: Name of the action.
+        name: name of the action.
         components: D names of components.
         chosen: (A, D) float32, as sampled.
         bounds: (A, 2, D) float32, low and high.
@@ -200,7 +200,7 @@ def num_legal(batch: ActionBatch, possible: Tensor) -> Tensor:
     """Return the number of legal choices of each actor.
 
     Args:
-        batch: A actors, with their mask.
+        batch: a actors, with their mask.
         possible: (A,) int64, number of choices including masked ones.
 
     Returns:
@@ -255,7 +255,7 @@ def system_numbers(device: torch.device) -> dict[str, float]:
     """Return the memory in use by tag, in MB (2**20 bytes).
 
     Args:
-        device: Device of the networks.
+        device: device of the networks.
 
     Returns:
         `system/rss_mb`, the resident memory of this process without workers (its peak on systems

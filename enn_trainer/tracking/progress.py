@@ -80,10 +80,10 @@ class ReturnHistory:
     """Returns of all updates of a run, downsampled to a bounded number of means.
 
     Attributes:
-        means: Means over `each` updates with finished episodes, at most `MOST_MEANS`.
-        each: Number of updates per mean, a power of 2.
-        total: Sum of the returns since the last mean.
-        count: Number of these returns, below `each`.
+        means: means over `each` updates with finished episodes, at most `MOST_MEANS`.
+        each: number of updates per mean, a power of 2.
+        total: sum of the returns since the last mean.
+        count: number of these returns, below `each`.
     """
 
     means: list[float] = field(default_factory=list)
@@ -134,14 +134,14 @@ class Progress:
     except that return and length remain until an episode ends.
 
     Args:
-        total_steps: Last step of the run.
-        start_step: First step of this process.
-        console: Console to print to; standard output by default.
-        clock: Returns a monotonic time in seconds.
-        max_seconds: Time limit from now; None without a limit.
-        header: Lines about the run, at the top of the panel or printed first.
-        history: Returns of earlier processes; updated with the returns of this process.
-        random: Return of random play; None if it was not measured.
+        total_steps: last step of the run.
+        start_step: first step of this process.
+        console: console to print to; standard output by default.
+        clock: returns a monotonic time in seconds.
+        max_seconds: time limit from now; None without a limit.
+        header: lines about the run, at the top of the panel or printed first.
+        history: returns of earlier processes; updated with the returns of this process.
+        random: return of random play; None if it was not measured.
     """
 
     def __init__(
@@ -333,10 +333,10 @@ def _panel(view: _RunTotals, p: ProgressLine, width: int, height: int) -> Panel:
     """Return a panel in the most detailed layout that fits.
 
     Args:
-        view: Totals of the run.
-        p: The latest update.
-        width: Columns of the panel.
-        height: Rows of the terminal; a higher panel cannot be redrawn in place.
+        view: totals of the run.
+        p: the latest update.
+        width: columns of the panel.
+        height: rows of the terminal; a higher panel cannot be redrawn in place.
     """
     inner_width = width - 6  # without border and padding
     for header, num_actions, phases, details, gaps in _LAYOUTS:

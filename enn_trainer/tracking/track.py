@@ -57,8 +57,8 @@ class Sink(Protocol):
         """Write scalars by tag, NaN and infinity included.
 
         Args:
-            step: Frames over all environments and restarts; never decreases.
-            scalars: Values by tag.
+            step: frames over all environments and restarts; never decreases.
+            scalars: values by tag.
         """
 
     def close(self) -> None:
@@ -118,10 +118,10 @@ class Guarded:
     again at the next call.
 
     Args:
-        name: Name of the service.
-        open_sink: Connects to the service.
-        say: Prints a line.
-        clock: Returns a monotonic time in seconds.
+        name: name of the service.
+        open_sink: connects to the service.
+        say: prints a line.
+        clock: returns a monotonic time in seconds.
     """
 
     def __init__(
@@ -181,8 +181,8 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
     the other run may still be training.
 
     Args:
-        manager: State manager of the run; sets `run_name` and `tracker_ids` of its state.
-        say: Prints a line.
+        manager: state manager of the run; sets `run_name` and `tracker_ids` of its state.
+        say: prints a line.
 
     Returns:
         The track, and the folder with its files.

@@ -44,9 +44,9 @@ class JsonlSink:
     step of the save is dropped when it is repeated.
 
     Args:
-        path: The file; appended to if it exists.
-        step: First step of the run, or step of the save that it resumes from.
-        say: Prints a line about damaged lines.
+        path: the file; appended to if it exists.
+        step: first step of the run, or step of the save that it resumes from.
+        say: prints a line about damaged lines.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -179,10 +179,10 @@ class TensorBoardSink:
     incomplete event, after which TensorBoard stops reading.
 
     Args:
-        log_dir: Folder of the file; created if it does not exist.
-        config_table: Hyperparameters by dotted name, written as a table with the text tag
+        log_dir: folder of the file; created if it does not exist.
+        config_table: hyperparameters by dotted name, written as a table with the text tag
             "hyperparameters"; see `flatten_config`.
-        step: First step of the run, or step of the save that it resumes from; TensorBoard hides
+        step: first step of the run, or step of the save that it resumes from; TensorBoard hides
             later steps of earlier files.
     """
 
@@ -248,11 +248,11 @@ class WandbSink:
     metrics are stored on disk for `wandb sync`.
 
     Args:
-        config: Configuration of the run, with the project and its owner.
-        state: State of the run; `tracker_ids` holds the id of the W&B run, set for a new one.
-        details: Settings and description to display, by dotted name.
-        folder: Folder for the files of wandb.
-        say: Prints a line.
+        config: configuration of the run, with the project and its owner.
+        state: state of the run; `tracker_ids` holds the id of the W&B run, set for a new one.
+        details: settings and description to display, by dotted name.
+        folder: folder for the files of wandb.
+        say: prints a line.
     """
 
     def __init__(
@@ -329,10 +329,10 @@ class MlflowSink:
     Infinity and NaN are omitted, because some servers reject them.
 
     Args:
-        config: Configuration of the run, with the server or store and the experiment.
-        state: State of the run; `tracker_ids` holds the id of the MLflow run, set for a new one.
-        settings: Parameters by dotted name; a continued run keeps its parameters.
-        details: Tags of the run.
+        config: configuration of the run, with the server or store and the experiment.
+        state: state of the run; `tracker_ids` holds the id of the MLflow run, set for a new one.
+        settings: parameters by dotted name; a continued run keeps its parameters.
+        details: tags of the run.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ def adapt(env_id: str) -> Adapter:
     """Adapt a Gymnasium environment, with a predefined or an inferred mapping.
 
     Args:
-        env_id: Id of the environment, `ID` or `MODULE:ID`.
+        env_id: id of the environment, `ID` or `MODULE:ID`.
 
     Raises:
         EntityEnvError: the environment cannot be created, or its mapping cannot be inferred.
@@ -66,7 +66,7 @@ def settings_of(world: Adapter) -> str:
     """Return settings for an adapted environment, without its name.
 
     Args:
-        world: The environment; with a viewpoint, its network encodes relative positions.
+        world: the environment; with a viewpoint, its network encodes relative positions.
     """
     net = ""
     for translator in world.translators:
@@ -89,7 +89,7 @@ def adapter_source(name: str, world: Adapter) -> str:
 
     Args:
         name: `ID` or `MODULE:ID` of Gymnasium, or the module of PettingZoo.
-        world: Environment with an inferred or predefined mapping.
+        world: environment with an inferred or predefined mapping.
     """
     sources = {one.prefix: _mapping_source(one) for one in world.translators}
     mapping, *more = sources.values()
@@ -197,10 +197,10 @@ def _action(
     """Return the entry of an action.
 
     Args:
-        name: Name of the action.
-        choice: Mapping of the action.
-        action: Space of the Gymnasium action.
-        counts: Number of rows of each entity type, None if it varies.
+        name: name of the action.
+        choice: mapping of the action.
+        action: space of the Gymnasium action.
+        counts: number of rows of each entity type, None if it varies.
     """
     labels = getattr(choice, "labels", None) or ()
     path = choice.path if choice.path in {node.path for node in nodes(action)} else ""
