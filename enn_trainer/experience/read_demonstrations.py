@@ -113,7 +113,7 @@ class RecordingReader:
         self, path: Path, recording: Recording, episodes: Sequence[Episode]
     ) -> Demonstrations:
         # Returns, choices, which of them to imitate, and the probabilities of a teacher.
-        frames = _RecordedFrames(self, path, recording, episodes)
+        frames = _EpisodeFrames(self, path, recording, episodes)
         returns, endings = frames.returns()
         actions = frames.actions()
         learnt = frames.learnt()
@@ -171,7 +171,7 @@ class RecordingReader:
         return np.concatenate(lengths), np.concatenate(rewards).astype(np.float32)
 
 
-class _RecordedFrames:
+class _EpisodeFrames:
     """Frames of episodes; the methods check and convert one field each.
 
     Args:

@@ -24,7 +24,7 @@ from entity_env.vec.variation import RunningArguments
 from entity_env.vec.vec_env import VecObs
 
 
-class _RecordedStep(NamedTuple):
+class _RankStep(NamedTuple):
     """Step of the environments of a rank: frames, choices and outcomes."""
 
     decisions: RecordedFrames
@@ -55,7 +55,7 @@ class RankRecorder(Recorder):
         assert self.running is not None
         self._local_running = self.running
         self.running = RunningArguments(self.num_envs, self._local_running.sides)
-        self._steps: list[_RecordedStep] = []
+        self._steps: list[_RankStep] = []
 
     def begin(
         self, obs: VecObs, obs_space: ObsSpace, state: Mapping[str, Any] | None = None
@@ -87,7 +87,7 @@ class RankRecorder(Recorder):
         arguments = {running.first_match + i: dict(running.arguments[i]) for i in new}
         # a copy: environments may reuse their arrays
         frames = decisions.take(np.arange(len(decisions)))
-        self._steps.append(_RecordedStep(frames, run_step, arguments, b""))
+        self._steps.append(_RankStep(frames, run_step, arguments, b""))
 
     def after_step(self, obs: VecObs) -> None:
         """Buffer the outcome of the step."""
