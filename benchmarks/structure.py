@@ -177,13 +177,13 @@ def _imports(root: Path, modules: list[Module]) -> Iterator[Measure]:
 
 
 def _language(modules: list[Module]) -> Iterator[Measure]:
-    bad = names_share(modules)
-    share = bad.per(100)
-    yield Measure("names that are pronouns or participles, %", share, f"{share:.1f}", bad.places)
-    bad = docstrings_share(modules)
-    share = bad.per(100)
-    name = "docstrings with who, whose, of which and the like, %"
-    yield Measure(name, share, f"{share:.1f}", bad.places)
+    shares = {
+        "names that are pronouns or participles, %": names_share(modules),
+        "docstrings with who, whose, of which and the like, %": docstrings_share(modules),
+    }
+    for name, share in shares.items():
+        percent = share.per(100)
+        yield Measure(name, percent, f"{percent:.1f}", share.places)
     openers = [place for module in modules for place in bad_openers(module)]
     name = "docstrings that open with a question word or pronoun"
     yield Measure(name, len(openers), "", openers)

@@ -1,6 +1,5 @@
 """Language of names, docstrings, messages and pages: its rules, and limits of what breaks them."""
 
-import importlib
 import re
 import subprocess
 import sys
@@ -28,35 +27,29 @@ A limit is lowered whenever a share falls. What remains has a reason, such as a 
 
 
 @cache
-def measures(name: str) -> ModuleType:
-    """Import a module of `benchmarks/`."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
-
-
-@cache
-def modules() -> list[Any]:
-    """Parse every file of the packages and of `benchmarks/`."""
+def parse(code: ModuleType) -> list[Any]:
+    """Parse every file of the packages and of `benchmarks/`, once for all tests."""
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [measures("structure_code").Module(ROOT, path) for path in paths]
+    return [code.Module(ROOT, path) for path in paths]
 
 
-def openers() -> list[str]:
+@pytest.fixture
+def code(benchmark: Any) -> Any:
+    return benchmark("structure_code")
+
+
+def openers(code: Any) -> list[str]:
     """Return the docstrings that open with a question word or pronoun."""
-    bad_openers = measures("structure_code").bad_openers
-    return [place for module in modules() for place in bad_openers(module)]
+    return [place for module in parse(code) for place in code.bad_openers(module)]
 
 
-def refusals() -> list[str]:
-    """Return the functions named `refuse_*` instead of `check_*` or `validate_*`."""
-    functions = [place for module in modules() for place in module.functions]
+def refusals(code: Any) -> list[str]:
+    """Return the functions whose work is to raise that are not called `check_*` or `validate_*`."""
+    functions = [place for module in parse(code) for place in module.functions]
     return [name for name, node in functions if re.match("_*refuse", node.name)]
 
 
-def not_imperative() -> list[str]:
+def not_imperative(code: Any) -> list[str]:
     """Return the functions whose docstring does not open with a verb in the imperative."""
     command = [
         sys.executable,
@@ -79,7 +72,7 @@ def not_imperative() -> list[str]:
     return [line for line in done.stdout.splitlines() if ": D401 " in line]
 
 
-RULES: dict[str, Callable[[], list[str]]] = {
+RULES: dict[str, Callable[[Any], list[str]]] = {
     "docstrings that open with a question word or pronoun": openers,
     "docstrings of functions that open with no verb in the imperative": not_imperative,
     "functions called refuse_*": refusals,
@@ -88,17 +81,18 @@ RULES: dict[str, Callable[[], list[str]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
-def test_there_are_no_violations(rule: str) -> None:
-    places = RULES[rule]()
+def test_there_are_no_violations(rule: str, code: Any) -> None:
+    places = RULES[rule](code)
     assert not places, f"{rule}:\n" + "\n".join(places)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("measure", LIMITS)
-def test_share_of_words_that_name_nothing_is_within_its_limit(measure: str) -> None:
+def test_share_of_words_that_name_nothing_is_within_its_limit(
+    measure: str, code: Any, benchmark: Any
+) -> None:
     of_pages = measure == "pages"
-    share = getattr(measures("structure_language"), f"{measure}_share")(
-        ROOT if of_pages else modules()
-    )
+    share_of = getattr(benchmark("structure_language"), f"{measure}_share")
+    share = share_of(ROOT if of_pages else parse(code))
     per = share.per(1000 if of_pages else 100)
     assert per <= LIMITS[measure], f"{measure}: {per:.2f}\n" + "\n".join(share.places)

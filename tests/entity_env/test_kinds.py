@@ -117,7 +117,8 @@ def test_spaces_modified_to_be_invalid_are_reported() -> None:
         (twice, r"ObsSpace.global_features: expected every name once, got \['time', 'time'\]"),
         (
             other,
-            r"entities\['Ball'\].features: expected objects of Kind or Flag, got .'color'",
+            r"entities\['Ball'\].features: expected objects of Kind or Flag, got \['color'\]; "
+            "use Kind or Flag",
         ),
     ):
         with pytest.raises(InvalidSpace, match=message):

@@ -399,7 +399,8 @@ def test_recordings_without_data_for_memory_raise(tmp_path: Path) -> None:
     expected = r"RECORDING: expected a recording with the identity of entities, for net\.memory"
     with pytest.raises(ConfigError, match=expected):
         clone(nameless, entity, say=quiet)
-    with pytest.raises(ConfigError, match=r"bc\.path: .*one: expected a recording with the ident"):
+    expected = r"bc\.path: .*one: expected a recording with the identity of entities"
+    with pytest.raises(ConfigError, match=expected):
         run_bc(nameless, 'net.memory=(of: "entity")', tmp_path)
     sampled = record_knowing(tmp_path / "two", Shells, knows_the_ball, 8, num_envs=4, subsample=2)
     expected = r"net\.memory: expected a recording of all frames, .*two, which was sub-sampled"
