@@ -12,6 +12,7 @@ EXCEPTIONS = {
     "*:RecordingVecEnv.act*": "published keyword arguments",
     "*:play_by_hand": "published keyword arguments",
     "*:play_league": "published keyword arguments",
+    "enn_trainer/run/trainer.py:train": "published keyword arguments",
     "enn_trainer/viewer/played.py:replay": "published keyword arguments",
     "*:StateManager.__init__": "published keyword arguments",
     "*:ArrayEnvs": "published base of environments; saved runs store digests of its code",
@@ -39,7 +40,7 @@ LAYERS = {
 layer may import only layers below it."""
 
 LIMITS: dict[str, float] = {
-    "modules": 343,
+    "modules": 345,
     "files in the largest folder": 29,
     "longest file, lines": 629,
     "lines of a function: median, 95%": 27,
@@ -48,7 +49,7 @@ LIMITS: dict[str, float] = {
     "functions of more than 8 parameters": 0,
     "classes of more than 12 attributes": 20,
     "imports between layers of enn_trainer that run up": 2,
-    "modules that the trainer imports": 228,
+    "modules that the trainer imports": 230,
     "modules of enn_trainer below the collector": 12,
     "circles of imports in the page": 0,
     "files that an update calls": 81,
@@ -82,7 +83,7 @@ FOLDERS = {
     "enn_trainer/curriculum": 443,
     "enn_trainer/evaluation": 2060,
     "enn_trainer/experience": 2514,
-    "enn_trainer/run": 2303,
+    "enn_trainer/run": 2390,
     "enn_trainer/runtime": 834,
     "enn_trainer/selfplay": 873,
     "enn_trainer/tracking": 956,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import List, Literal, Optional, TypeAlias
 
+from entity_env.strict_fields import StrictFields
 from rogue_net.relpos import RelposEncodingConfig, TranslationConfig
 
 Init: TypeAlias = Literal["published", "scaled"]
@@ -17,7 +18,7 @@ LEAST_STD, MOST_STD = 0.01, 2.0
 
 
 @dataclass
-class MemoryConfig:
+class MemoryConfig(StrictFields):
     """Recurrent state of the network, between the frames of an episode.
 
     Attributes:
@@ -76,7 +77,7 @@ class MemoryConfig:
 
 
 @dataclass
-class RogueNetConfig:
+class RogueNetConfig(StrictFields):
     """Hyperparameters of a `RogueNet`.
 
     Attributes:
@@ -127,7 +128,7 @@ class RogueNetConfig:
 
 
 @dataclass
-class ValueBinsConfig:
+class ValueBinsConfig(StrictFields):
     """Bins of equal width for a categorical value function.
 
     Attributes:

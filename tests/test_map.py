@@ -78,6 +78,7 @@ TESTED_IN = {
     "entity_env/arrays.py": "entity_env/adapters/test_number_translator.py",
     "entity_env/recording/entity_gym_samples.py": "entity_env/recording/test_recording_format.py",
     "entity_env/serialization/*.py": "entity_env/serialization/test_messages.py",
+    "entity_env/strict_fields.py": "enn_trainer/run/test_start.py",
     "entity_env/testing/random_play.py": "entity_env/testing/test_check_env.py",
     "entity_env/vec/parallel.py": "entity_env/vec/test_vec_env.py",
     "entity_env/vec/row_checks.py": "entity_env/vec/test_batching.py",

@@ -16,10 +16,10 @@ from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
-from enn_trainer.experience.env_names import env_label
 from enn_trainer.experience.episodes import Measured
 from enn_trainer.runtime.exchange import Exchange
 from enn_trainer.runtime.spans import Spans
+from enn_trainer.runtime.trust import env_label
 from enn_trainer.tracking.progress import RETURN, Progress, ProgressLine, ReturnHistory
 from enn_trainer.tracking.track import Track, open_track
 from entity_env.vec.vec_env import VecEnv

@@ -122,14 +122,15 @@ def find_to_continue(
         if existing == "resume":
             raise CheckpointError(
                 f"--resume: expected a run to continue in {run_dir}, got none; "
-                "--resume-or-start also starts a new one"
+                "--resume-or-start (in Python resume='if exists') also starts a new one"
             )
         return None
     if existing == "refuse":
         raise CheckpointError(
             f"--checkpoint-dir: expected a folder without a run, {run_dir} has one, up to "
-            f"{saves[-1].name}; --resume continues it, --force starts over and sets it aside, "
-            "--resume-or-start is for jobs that are restarted automatically"
+            f"{saves[-1].name}; --resume (in Python resume=True) continues it, --force "
+            "(overwrite=True) starts over and sets it aside, --resume-or-start (resume='if "
+            "exists') is for jobs that are restarted automatically"
         )
     return find(run_dir, say, to_continue=True)
 

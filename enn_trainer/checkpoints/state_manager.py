@@ -9,10 +9,14 @@ from typing import Any
 
 from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.base.group import ALONE, Group
-from enn_trainer.base.tables import aligned
 from enn_trainer.checkpoints import disk, lookup, writer
 from enn_trainer.checkpoints import format as saves
-from enn_trainer.checkpoints.migrate.config_diff import changes, one_line, reported_changes
+from enn_trainer.checkpoints.migrate.config_diff import (
+    FROM_PYTHON,
+    changes,
+    difference,
+    reported_changes,
+)
 from enn_trainer.checkpoints.migrate.evolve import InitFrom, state_from
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.checkpoints.run_dir import RunDir, new_run_dir
@@ -27,7 +31,7 @@ from enn_trainer.checkpoints.state_files import (
 )
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.hyperstate_door import ManagerBase
-from enn_trainer.config.load import Sources, load_with_sources
+from enn_trainer.config.load import Sources, dump_config, load_with_sources
 from enn_trainer.config.schedules import hyperstate_schedules, read_hyperstate_schedules
 from enn_trainer.experience.episodes import Measured
 from enn_trainer.runtime.start_folder import absolute, located
@@ -47,7 +51,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
     of enn_trainer 0.1.16.
 
     Args:
-        config_cls: `TrainConfig`.
+        config_cls: `TrainConfig`, or a configuration, as for `config`.
         state_cls: `State`.
         initial_state: makes the state of a new run; when resuming, the saved state is loaded into
             it.
@@ -65,6 +69,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             to its environment where that differs. Ignored by a resumed run.
         init_parts: the parts to load from it: some of "policy", "value" and "norm".
         init_renames: names that differ in the environment of the checkpoint, such as "Trap=Mine".
+        config: a configuration made in Python, which is copied, instead of a file.
 
     Raises:
         ConfigError: an argument is invalid. Errors in the configuration or the state are raised
@@ -86,7 +91,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
 
     def __init__(
         self,
-        config_cls: type[TrainConfig] = TrainConfig,
+        config_cls: type[TrainConfig] | TrainConfig = TrainConfig,
         state_cls: type[State] = State,
         initial_state: Callable[[TrainConfig, dict[str, Any]], State] = init_train_state,
         init_path: str | Path | None = None,
@@ -99,6 +104,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         init_from: str | Path | None = None,
         init_parts: Sequence[str] = PARTS,
         init_renames: Sequence[str] = (),
+        config: TrainConfig | None = None,
     ) -> None:
         # Arguments.
         if existing not in lookup.EXISTING:
@@ -106,6 +112,9 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             raise ConfigError(f"existing: expected one of {choices}, got {existing!r}")
         if ignore_extra_fields or checkpoint_key != "step":
             raise ConfigError("StateManager: ignore_extra_fields and checkpoint_key are fixed")
+        config = config_cls if isinstance(config_cls, TrainConfig) else config
+        if config is not None and init_path is not None:
+            raise ConfigError("config, init_path: expected one of them, got both")
 
         # Checkpoints.
         self.start_folder = Path.cwd()  # base of relative paths
@@ -135,20 +144,21 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         self._deserialize_ctx: dict[str, Any] = {}
 
         # Configuration and state, read on first use.
-        self.config_cls, self.state_cls = config_cls, state_cls
-        self.overrides = overrides
+        self.config_cls = config_cls if isinstance(config_cls, type) else type(config_cls)
+        self.state_cls, self.overrides = state_cls, overrides
+        self._python_config = None if config is None else dump_config(config)
         self._config: TrainConfig | None = None
         self._sources: Sources | None = None
         self._state: State | None = None
 
     @classmethod
-    def adopt(cls, manager: ManagerBase[TrainConfig, State]) -> "StateManager":
-        """Return a manager of this class for the run of a hyperstate manager.
+    def adopt(cls, manager: ManagerBase[TrainConfig, State] | TrainConfig) -> "StateManager":
+        """Return a manager of this class for a configuration, or the run of a hyperstate manager.
 
         A configuration or state that is already loaded, and perhaps modified, is kept.
         """
-        if isinstance(manager, cls):
-            return manager
+        if isinstance(manager, cls | TrainConfig):
+            return cls(manager) if isinstance(manager, TrainConfig) else manager
         adopted = cls(
             manager.config_cls,
             manager.state_cls,
@@ -294,9 +304,9 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             return False
         return saved.path.parent.resolve() == run_dir.resolve()
 
-    def copy_to(self, manager: ManagerBase[TrainConfig, State]) -> None:
+    def copy_to(self, manager: ManagerBase[TrainConfig, State] | TrainConfig) -> None:
         """Copy configuration and state to the manager that this one was adopted from."""
-        if manager is self:
+        if manager is self or isinstance(manager, TrainConfig):
             return
         manager._config, manager._state = self.config, self.state
         manager._schedules = hyperstate_schedules(self.config)
@@ -571,18 +581,18 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             path = None
         elif path is not None and not path.exists():
             raise ConfigError(f"{path}: expected a configuration file, got none")
-        return load_with_sources(
-            self.config_cls,
-            path,
-            self.overrides or [],
-            None if saved is None else saved.text("config.ron"),
-            self.environment,
-            "" if saved is None else f"checkpoint {saved.path}",
-        )
+        text, source = self._python_config, FROM_PYTHON
+        if saved is not None:
+            text, source = saved.text("config.ron"), f"checkpoint {saved.path}"
+        cls, overrides = self.config_cls, self.overrides or []
+        config, sources = load_with_sources(cls, path, overrides, text, self.environment, source)
+        if text is not None and saved is None:
+            sources.forget_defaults(config)
+        return config, sources
 
     def _checked_config(self) -> tuple[TrainConfig, Sources]:
-        """Read the configuration, and print differences from the checkpoint and the file."""
-        saved, file = self.resumed_from, self.init_path
+        """Read the configuration, and print differences from the checkpoint and the start."""
+        saved, start = self.resumed_from, self.init_path
         if saved is None:
             return self._read_config(None)
         try:
@@ -594,22 +604,14 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         if overridden:
             self.say(f"changed from the save: {', '.join(map(str, overridden))}")
         diff = []
-        if file is not None and file.is_file():
-            file_config, file_sources = self._read_config(None)
-            diff = changes(config, file_config)
-            # The program may pass the environment, which the file does not name then.
-            if config.env.id != file_config.env.id and not file_sources.is_explicit(("env", "id")):
+        if self._python_config is not None or (start is not None and start.is_file()):
+            other, other_sources = self._read_config(None)
+            diff = changes(config, other)
+            # The program may pass the environment, which the configuration does not name then.
+            if config.env.id != other.env.id and not other_sources.is_explicit(("env", "id")):
                 diff = [change for change in diff if change.path != "env.id"]
         if diff:
-            fields = ", ".join(change.path for change in diff)
-            rows = [
-                (change.path, one_line(change.before), one_line(change.after)) for change in diff
-            ]
-            self.say(
-                f"resuming {saved.path} with its own configuration; {file} differs in {fields}\n  "
-                + "\n  ".join(aligned([("field", "saved", "file"), *rows]))
-                + "\n  pass these on the command line to change them"
-            )
+            self.say(f"resuming {saved.path} with its own configuration; {difference(diff, start)}")
         return config, sources
 
 

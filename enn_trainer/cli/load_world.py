@@ -11,7 +11,6 @@ from typing import Any
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import EnvConfig
 from enn_trainer.config.validation import dict_of_unique
-from enn_trainer.experience.env_names import PASSED_FROM_PYTHON
 from enn_trainer.experience.envs import EnvFactory, check_arguments, env_factory
 from enn_trainer.runtime.start_folder import start_folder
 from enn_trainer.runtime.trust import TYPED, Trust, import_named
@@ -158,10 +157,6 @@ def factory_of(config: EnvConfig, field: str, trust: Trust) -> EnvFactory:
 
 
 def _find(name: str, field: str, trust: Trust) -> Any:
-    if name == PASSED_FROM_PYTHON:
-        fix = "continue the run by that program, with --checkpoint-dir and --resume"
-        got = "an environment that a program passed from Python"
-        raise ConfigError(f"{field}: expected the name of an environment, got {got}; {fix}")
     try:
         env = import_named(name, field, trust)
     except UnknownWorld as error:

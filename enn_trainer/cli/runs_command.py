@@ -24,6 +24,7 @@ from enn_trainer.checkpoints.retention import best_of, measured
 from enn_trainer.checkpoints.run_lock import is_locked
 from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.config.formats import parse
+from enn_trainer.runtime.trust import env_label
 from entity_env.serialization.plain_open import read_plain
 
 _EPILOG = """\
@@ -119,7 +120,7 @@ def _read_run(path: Path) -> tuple[dict[str, Any], Path]:
     best = next(iter(best_of(saves, f"{tag} max", 1)), None)
     summary = {
         "run": path.name or str(path),
-        "world": world,
+        "world": None if world is None else env_label(world),
         "training": is_locked(path),
         "step": max((record["step"] for record in [*saves.values(), *rows]), default=None),
         "return": values.get(tag),

@@ -26,7 +26,7 @@ from enn_trainer.cli.trust import measure_command, resume_command, shell_command
 from enn_trainer.config import ron
 from enn_trainer.config.load import leaves
 from enn_trainer.config.ron import in_one_line
-from enn_trainer.experience.env_names import PASSED_FROM_PYTHON
+from enn_trainer.runtime.trust import is_passed_from_python
 from enn_trainer.selfplay.league import SNAPSHOT, Member
 from enn_trainer.selfplay.matchmaking import NAMED
 from enn_trainer.stop_conditions import Now
@@ -90,7 +90,7 @@ def _advice(contents: Contents, run: Path | None) -> list[str]:
     settings, state = contents.settings, contents.state
     if settings is None:
         advice = ["only the program that wrote its settings can evaluate it and train from it"]
-    elif settings.env.id == PASSED_FROM_PYTHON:
+    elif is_passed_from_python(settings.env.id):
         advice = ["its environment was passed from Python: only that program can train from it"]
         advice.append("to measure it, name an environment with the same spaces: enn eval --env ENV")
     else:
@@ -128,7 +128,7 @@ def _show_member(path: Path, name: str, console: Console) -> None:
     if member.config:
         run = run_of_member(member, saved.path)
         facts += rows_of_spaces(run.obs_space, run.action_space)
-        if run.config.env.id != PASSED_FROM_PYTHON:
+        if not is_passed_from_python(run.config.env.id):
             command = measure_command(Path(f"{path}@opponent:{name}"), run.config)
             advice = ["", f"to measure it:     {command}"]
     filled = [(fact, text) for fact, text in facts if text]

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import dataclasses
 import inspect
 import json
 import os
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.cli.load_world import parse_kwargs
 from enn_trainer.config.build import type_of_field
-from enn_trainer.config.field_types import entries, strip_optional
+from enn_trainer.config.help import matching_settings, setting_types
 from enn_trainer.config.load import load_with_sources
 from enn_trainer.config.shipped import configs_of_world, find_config, shipped_configs
 from enn_trainer.runtime.trust import TYPED, import_named
@@ -55,12 +54,12 @@ def settings_from_options(
         words: arguments of the command.
         config_cls: class of the configuration.
     """
-    kinds, options = _settings(config_cls), parser._option_string_actions
+    kinds, options = setting_types(config_cls), parser._option_string_actions
     remaining, translated = list(words), []
     while remaining and remaining[0] != "--":
         word = remaining.pop(0)
         option, equals, value = word.partition("=")
-        paths = _matching_settings(option.removeprefix("--"), kinds)
+        paths = matching_settings(option.removeprefix("--"), kinds)
         is_abbreviation = not paths and any(name.startswith(option) for name in options)
         if not word.startswith("--") or option in options or is_abbreviation:
             translated.append(word)
@@ -81,28 +80,6 @@ def settings_from_options(
             value = remaining.pop(0)
         translated.append(f"{paths[0]}={value}")
     return [*translated, *remaining]
-
-
-def _settings(config_cls: Any) -> dict[str, Any]:
-    """Return the type of each setting that a command line can name, by path; no sections."""
-    kinds = {entry.path: strip_optional(entry.kind) for entry in entries(config_cls)}
-    return {
-        path: kind
-        for path, kind in kinds.items()
-        if not dataclasses.is_dataclass(kind) and not re.search(r"\[\]|<", path)
-    }
-
-
-def _matching_settings(name: str, paths: Iterable[str]) -> list[str]:
-    """Return the settings with this path, or else the settings with this last part of the path."""
-    if name == "env":
-        return ["env.id"]
-
-    def is_named(text: str) -> bool:
-        return re.sub("[-.]", "_", text) == re.sub("[-.]", "_", name)
-
-    whole = [path for path in paths if is_named(path)]
-    return whole or [path for path in paths if is_named(path.rpartition(".")[2])]
 
 
 def _nearest_option(option: str, options: Iterable[str], paths: Iterable[str]) -> str:
@@ -162,7 +139,7 @@ def typed_settings(
 
 def _check_environment_name(config_cls: type[Any], word: str, overrides: Sequence[str]) -> str:
     """Check that a word is not a setting, a configuration or a second environment; return it."""
-    paths = _matching_settings(word, _settings(config_cls))
+    paths = matching_settings(word, setting_types(config_cls))
     if paths:
         raise ConfigError(f"{word}: expected a value, as in {paths[0]}=VALUE")
     suffixes = (".ron", ".yaml", ".yml", ".toml", ".json")

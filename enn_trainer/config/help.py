@@ -1,12 +1,12 @@
 """Help texts of the fields of a configuration class, and suggestions for unknown fields."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, is_dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from enn_trainer.config.field_types import ConfigField, entries
+from enn_trainer.config.field_types import ConfigField, entries, strip_optional
 from entity_env.errors import short_repr, truncate
 
 # Least likeness of a match (see _likeness).
@@ -54,6 +54,31 @@ def _describe_field(label: str, entry: ConfigField) -> str:
         default = entry.default
         line += " (required)" if default is MISSING else f" = {default!r}"
     return f"{line:<52}  # {entry.doc}" if entry.doc else line
+
+
+def setting_types(config_cls: Any) -> dict[str, Any]:
+    """Return the types of the settings by path, without sections, and items of lists and dicts."""
+    kinds = {entry.path: strip_optional(entry.kind) for entry in entries(config_cls)}
+    return {
+        path: kind
+        for path, kind in kinds.items()
+        if not is_dataclass(kind) and not re.search(r"\[\]|<", path)
+    }
+
+
+def matching_settings(name: str, paths: Iterable[str]) -> list[str]:
+    """Return the settings with this path, or else the settings with this last part of the path.
+
+    "-", "_" and "." are equivalent; `env` is `env.id`.
+    """
+    if name == "env":
+        return ["env.id"]
+
+    def is_named(text: str) -> bool:
+        return re.sub("[-.]", "_", text) == re.sub("[-.]", "_", name)
+
+    whole = [path for path in paths if is_named(path)]
+    return whole or [path for path in paths if is_named(path.rpartition(".")[2])]
 
 
 def _likeness(query: str, entry: ConfigField) -> float:

@@ -4,9 +4,11 @@ In increasing precedence: defaults, a file, environment variables, overrides of 
 """
 
 import copy
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_origin, get_type_hints
 
@@ -15,7 +17,13 @@ from enn_trainer.config import ron
 from enn_trainer.config.build import as_data, build, check_every_knot, type_of_field
 from enn_trainer.config.field_types import strip_optional
 from enn_trainer.config.formats import parse, read_file
-from enn_trainer.config.help import hps_info, listed, unknown_field
+from enn_trainer.config.help import (
+    hps_info,
+    listed,
+    matching_settings,
+    setting_types,
+    unknown_field,
+)
 from enn_trainer.config.rewrite_rules import WEAK_REF, is_absent, rules_since
 from enn_trainer.config.schedules import Scheduled, settings_of
 from enn_trainer.config.validation import Problems
@@ -48,6 +56,17 @@ class Sources(dict[Names, str]):
         for old in [old for old in self if old[: len(path)] == path]:
             del self[old]
         self.update((leaf, source) for leaf, _ in leaves(value, path))
+
+    def forget_defaults(self, config: Any) -> None:
+        """Set the source of all values that are equal to defaults, and not explicit, to DEFAULT."""
+        try:
+            default = type(config)()
+        except TypeError:  # it has fields without a default
+            return
+        defaults = dict(leaves(parse(dump_config(default))))
+        for leaf, value in leaves(parse(dump_config(config))):
+            if leaf in self and defaults.get(leaf) == value and not self.is_explicit(leaf):
+                del self[leaf]
 
     def of(self, path: str) -> str:
         """Return the source of the field at a dotted path, or of the first value in it."""
@@ -266,6 +285,73 @@ def _environment_overrides(cls: Any, environment: Mapping[str, str]) -> Iterator
         yield f"{ENVIRONMENT}{name}", f"{'.'.join(path)}={value}"
 
 
+def as_overrides(cls: type[Any], values: Mapping[str, object]) -> list[str]:
+    """Convert settings of Python to assignments, for `load_config`.
+
+    Args:
+        cls: The dataclass of the configuration.
+        values: Values by path, or by the last part of a path if that is unique. A section, such as
+            `net`, may be a dataclass or a dict.
+
+    Raises:
+        ConfigError: lists the names that are unknown or ambiguous, or stand for a setting that has
+            a value already, and the values that a configuration cannot have.
+    """
+    kinds = setting_types(cls)
+    assigned: dict[str, str] = {}
+    with Problems() as problems:
+        for name, value in values.items():
+            with problems.collect():
+                path = _path_of_setting(cls, kinds, name, value)
+                if path in assigned:
+                    raise ConfigError(f"{name}: expected one value of {path}, got two")
+                assigned[path] = _as_text(_type_at(cls, path), value, name)
+    return [f"{path}={text}" for path, text in assigned.items()]
+
+
+def _path_of_setting(cls: type[Any], kinds: Mapping[str, Any], name: str, value: object) -> str:
+    if _type_at(cls, name) is not None:
+        return name
+    paths = matching_settings(name, kinds)
+    if not paths:
+        raise ConfigError(unknown_field(cls, name, value))
+    if len(paths) > 1:
+        several = " or ".join(f"{path!r}" for path in paths)
+        raise ConfigError(f"{name}: expected settings={{{several}: ...}}, got an ambiguous name")
+    return paths[0]
+
+
+def _as_text(kind: Any, value: object, name: str) -> str:
+    """Format a value of Python as the text of an override."""
+    if strip_optional(kind) is str and isinstance(value, Mapping):  # JSON, such as env.kwargs
+        value = json.dumps(value)
+    try:
+        return ron.in_one_line(as_data(_plain(value)))
+    except (RonError, TypeError) as error:
+        raise ConfigError(
+            f"{name}: expected plain data, got {short_repr(value)}: {error}"
+        ) from None
+
+
+def _plain(value: object) -> object:
+    """Convert paths and numbers of NumPy to plain data."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+def _type_at(cls: type[Any], path: str) -> Any:
+    """Return the type of the field at a dotted path; None if there is no such field."""
+    kind: Any = cls
+    for name in path.split("."):
+        kind = type_of_field(kind, name)
+    return kind
+
+
 def _apply_override(
     cls: type[Any], values: dict[str, Any], override: str, sources: Sources, source: str
 ) -> None:
@@ -274,10 +360,7 @@ def _apply_override(
     key = key.strip()
     if not equals or not key:
         raise ConfigError(f"{override!r}: expected field=value or section.field=value")
-    path = tuple(key.split("."))
-    kind: Any = cls
-    for name in path:
-        kind = type_of_field(kind, name)
+    path, kind = tuple(key.split(".")), _type_at(cls, key)
     if kind is None:
         raise ConfigError(unknown_field(cls, key, text))
 

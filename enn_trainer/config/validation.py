@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args, get_origin
 
 from enn_trainer.base.errors import ConfigError
 from entity_env.errors import short_repr
+from entity_env.strict_fields import StrictFields
 
 JSON_TEXT = {"json_text": True}
 """Metadata of text fields that hold a JSON object; files may have a section instead."""
@@ -153,7 +154,7 @@ class Validator(Problems):
         )
 
 
-class Section:
+class Section(StrictFields):
     """Base class of the sections of a configuration, which are validated on construction.
 
     Example:

@@ -1,5 +1,6 @@
 """Names of environments that are passed from Python, by which commands import them."""
 
+import functools
 import inspect
 import sys
 from pathlib import Path
@@ -7,12 +8,10 @@ from typing import Any
 
 from enn_trainer.config import EnvConfig
 from enn_trainer.experience.envs import EnvSource, makes_one_environment
+from enn_trainer.runtime.trust import NAMELESS, PROGRAM
 from entity_env.examples import ENV_REGISTRY
 from entity_env.named_world import is_environment_factory
 from entity_env.world_code import FILE_MODULE_PREFIX
-
-PASSED_FROM_PYTHON = "handed in"
-"""Saved value of `env.id` for an environment that no command can import, such as a lambda's."""
 
 
 def record_env_name(config: EnvConfig, env: EnvSource, folder: Path) -> bool:
@@ -33,22 +32,17 @@ def record_env_name(config: EnvConfig, env: EnvSource, folder: Path) -> bool:
     return config.id != configured
 
 
-def env_label(env_id: str) -> str:
-    """Return `env.id` as text for the terminal."""
-    return "passed from Python" if env_id == PASSED_FROM_PYTHON else env_id
-
-
 def _importable_name(env: Any, folder: Path) -> str:
-    """Return `module:Name` or `file.py:Name`; `PASSED_FROM_PYTHON` if neither can be imported."""
+    """Return `module:Name` or `file.py:Name`, or a name that commands do not import."""
     name, main = getattr(env, "__qualname__", ""), sys.modules["__main__"]
     module = sys.modules.get(getattr(env, "__module__", ""))
     if module is None or vars(module).get(name) is not env or not is_environment_factory(env):
-        return PASSED_FROM_PYTHON
+        return _program_name(env)
     where = module.__name__ if module.__spec__ is None else module.__spec__.name
     file, script = (Path(getattr(m, "__file__", None) or "").resolve() for m in (module, main))
     is_script = where == "__main__"
     if is_script and file.suffix != ".py":  # as in a notebook
-        return PASSED_FROM_PYTHON
+        return _program_name(env)
 
     # Files that were loaded by path are named by path, and so are modules in the script's folder,
     # unless that is the current folder.
@@ -57,3 +51,10 @@ def _importable_name(env: Any, folder: Path) -> str:
     if is_script or is_sibling or where.startswith(FILE_MODULE_PREFIX):
         where = str(file.relative_to(folder) if file.is_relative_to(folder) else file)
     return f"{where}:{name}"
+
+
+def _program_name(env: Any) -> str:
+    """Return the name of an environment that only the program of the run can import."""
+    inner = env.func if isinstance(env, functools.partial) else env
+    name = getattr(inner, "__name__", "")
+    return f"{PROGRAM}:{name}" if name.isidentifier() else NAMELESS

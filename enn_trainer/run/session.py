@@ -129,6 +129,8 @@ def session(trainer: SessionTrainer, stop: Condition | None) -> Iterator[Session
                     trainer.callbacks.on_restore(trainer)
                 trainer.callbacks.on_train_start(trainer)
                 current.reason = trainer.stopping.reason()
+                if current.reason is not None and trainer.manager.is_resumed_in_place:
+                    trainer.progress.say(_finished(trainer.manager, current.reason))
                 try:
                     yield current
                 except UpdateAbandoned:  # it did not finish in time after a stop request
@@ -164,3 +166,11 @@ def session(trainer: SessionTrainer, stop: Condition | None) -> Iterator[Session
         result.eval = trainer.log.last_eval
         result.interrupted = trainer.manager.is_interrupted
         result.stopped_by = current.reason or ""
+
+
+def _finished(manager: StateManager, reason: str) -> str:
+    """Return the message about a resumed run that ends before its first update."""
+    return (
+        f"nothing was trained: {reason} in {manager.checkpoint_dir}; raise that limit to continue "
+        "this run, or train in another folder"
+    )

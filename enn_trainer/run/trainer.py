@@ -13,10 +13,8 @@ from enn_trainer.callbacks.built_in import add_built_in
 from enn_trainer.callbacks.callback import Callback
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.checkpoints.run_captures import prepare_captures, run_folder
-from enn_trainer.checkpoints.state import State
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config import EvalConfig, TrainConfig
-from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.evaluation.remote import use_remote_evaluator
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
@@ -37,6 +35,7 @@ from enn_trainer.run.open_run import (
 from enn_trainer.run.rank_exchange import exchange_of
 from enn_trainer.run.session import TrainResult, session
 from enn_trainer.run.snapshot import Snapshot
+from enn_trainer.run.start import Manager, Resume, manager_and_env
 from enn_trainer.run.stopping import Stopping
 from enn_trainer.runtime.exchange import Exchange
 from enn_trainer.runtime.execution import SINGLE_THREAD, ExecutionContext, ThreadPool
@@ -47,22 +46,33 @@ from enn_trainer.stop_conditions import Condition, is_read
 
 
 def train(
-    state_manager: ManagerBase[TrainConfig, State],
-    env: EnvSource,
-    create_opponent: CreateOpponent | None = None,
+    state_manager: "Manager | TrainConfig | EnvSource | None" = None,
+    env: "EnvSource | None" = None,
+    create_opponent: "CreateOpponent | None" = None,
     agent: PPOAgent | None = None,
     *,
     callbacks: Sequence[Callback] = (),
     stop: Condition | None = None,
-    matchmaker: Matchmaker | None = None,
+    matchmaker: "Matchmaker | None" = None,
+    folder: str | Path | None = None,
+    resume: "Resume" = False,
+    overwrite: bool = False,
+    settings: Mapping[str, object] | None = None,
+    **names: object,
 ) -> TrainResult:
     """Train an agent with PPO until `total_timesteps`, `max_train_time`, or a stop condition.
 
     The first Ctrl-C or SIGTERM saves and ends the run within seconds; a second one ends it at once.
 
+    Example:
+        >>> from entity_env.examples import Xor
+        >>> train(Xor, total_timesteps=2048, lr=0.003, folder="runs/xor")  # doctest: +SKIP
+        >>> train(TrainConfig(seed=2), Xor, folder="runs/xor-2")  # doctest: +SKIP
+
     Args:
-        state_manager: the configuration and state of the run. A manager of hyperstate is accepted
-            and has the trained configuration and state afterwards.
+        state_manager: the configuration and state of the run, or only its configuration; may be
+            left out, so that the environment is the first argument. A manager of hyperstate is
+            accepted and has the trained configuration and state afterwards.
         env: an environment or match class, or a function that creates one from `env.kwargs`; a
             `VecEnv` class that takes (num_envs, first_env_index) before other arguments; or a
             factory (EnvConfig, num_envs, processes, first_env_index) -> VecEnv, also one written
@@ -74,16 +84,33 @@ def train(
         stop: condition that ends the run early, in addition to the configuration.
         matchmaker: (members, step) -> weights by which opponents are drawn, instead of
             `selfplay.choose`.
+        folder: folder of the run, by default a new one, `runs/<environment>-<n>`. Like the
+            arguments below, only without a state manager.
+        resume: True to continue the run in the folder, "if exists" to continue it or start one.
+        overwrite: True to start over; an existing run in the folder is set aside.
+        settings: settings by path, such as {"optim.lr": 0.001, "net.n_layer": 3}.
+        **names: settings by the last part of their path, if that is unique, such as lr=0.001.
 
     Raises:
         ConfigError: the configuration is invalid.
-        CheckpointError: the checkpoint to resume from is invalid.
+        CheckpointError: the checkpoint to resume from is invalid, or the folder has a run.
         InvalidObservation: an observation does not match the spaces of the environment.
         WorkerError: a worker process failed.
         NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
     """
-    trainer = Trainer(
+    settings = settings or {}
+    if repeated := settings.keys() & names.keys():
+        raise ConfigError(f"{min(repeated)}: expected one value, got another one in settings")
+    manager, env = manager_and_env(
         state_manager,
+        env,
+        folder=folder,
+        resume=resume,
+        overwrite=overwrite,
+        settings={**settings, **names},
+    )
+    trainer = Trainer(
+        manager,
         env,
         create_opponent=create_opponent,
         agent=agent,
@@ -111,7 +138,8 @@ class Trainer:
     the last complete update.
 
     Args:
-        state_manager: configuration and state of the run; all arguments are as for `train`.
+        state_manager: configuration and state of the run, or only its configuration; all arguments
+            are as for `train`.
         env: the environment.
         create_opponent: factory of opponents.
         agent: a custom network.
@@ -129,7 +157,7 @@ class Trainer:
 
     def __init__(
         self,
-        state_manager: ManagerBase[TrainConfig, State],
+        state_manager: Manager | TrainConfig,
         env: EnvSource,
         create_opponent: CreateOpponent | None = None,
         agent: PPOAgent | None = None,

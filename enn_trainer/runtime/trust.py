@@ -18,6 +18,11 @@ Kind = Literal["environment", "argument", "bot", "ray", "ray_files", "ray_env"]
 Key: TypeAlias = tuple[Kind, str]
 """(kind, text), which identifies code."""
 
+PROGRAM = "__main__"
+"""Module in `env.id` of a class that only the program of the run can import, as in a notebook."""
+NAMELESS = "handed in"
+"""Saved value of `env.id` for such an environment without a name, as of a lambda."""
+
 _IMPORTED = "code that would be imported and run"
 _RAY = "a setting that is given on the command line"
 _WORDS: dict[Kind, tuple[str, str]] = {
@@ -136,9 +141,13 @@ def import_named(name: str, field: str, trust: Trust) -> Any:
         trust: the code that may run.
 
     Raises:
-        ConfigError: the name is not trusted.
+        ConfigError: the name is not trusted, or only a program can import it.
         UnknownWorld: the name is unknown, or cannot be imported.
     """
+    if is_passed_from_python(name):
+        fix = "continue the run by that program, with --checkpoint-dir and --resume"
+        got = "an environment that a program passed from Python"
+        raise ConfigError(f"{field}: expected the name of an environment, got {got}; {fix}")
     if names_code(name):
         trust.check([NamedCode("environment", name, (field,))])
     return find_world(name, start_folder())
@@ -158,7 +167,17 @@ def import_bot(name: str, field: str, trust: Trust) -> type[Bot]:
 def names_code(env_id: str) -> bool:
     """Return True if an environment id names code that does not ship with this package."""
     module, colon, _ = env_id.rpartition(":")
-    return bool(colon) and module != EXAMPLES
+    return bool(colon) and module not in (EXAMPLES, PROGRAM)
+
+
+def is_passed_from_python(env_id: str) -> bool:
+    """Return True if `env.id` stands for an environment that no command can import."""
+    return env_id == NAMELESS or env_id.rpartition(":")[0] == PROGRAM
+
+
+def env_label(env_id: str) -> str:
+    """Return `env.id` as text for people."""
+    return "passed from Python" if env_id == NAMELESS else env_id.removeprefix(f"{PROGRAM}:")
 
 
 def texts_of_code(value: object) -> Iterator[str]:

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import List, Literal, Optional
 
+from entity_env.strict_fields import StrictFields
+
 GATES = ("linear", "relu", "gelu", "sigmoid")
 
 
 @dataclass
-class RelposEncodingConfig:
+class RelposEncodingConfig(StrictFields):
     """Settings of the relative position encoding.
 
     Attributes:
@@ -100,7 +102,7 @@ def _problems(config: RelposEncodingConfig) -> Iterator[str]:
 
 
 @dataclass
-class TranslationConfig:
+class TranslationConfig(StrictFields):
     """Settings of the transformation of positions into the coordinates of an entity.
 
     Attributes:

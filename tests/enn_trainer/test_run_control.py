@@ -343,7 +343,7 @@ def test_managers_have_the_same_rules(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="--resume: expected a run"):
         manager(tmp_path, "resume").config  # noqa: B018
     train(manager(tmp_path, "refuse"), Meadow)
-    with pytest.raises(CheckpointError, match="--force starts over"):
+    with pytest.raises(CheckpointError, match=r"--force \(overwrite=True\) starts over"):
         manager(tmp_path, "refuse").config  # noqa: B018
     for existing in ("resume", "continue"):
         assert manager(tmp_path, existing).state.step == 24

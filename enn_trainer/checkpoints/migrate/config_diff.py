@@ -5,6 +5,7 @@ import json
 from collections.abc import Collection, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from enn_trainer.base.errors import CheckpointError, ConfigError
@@ -19,6 +20,9 @@ from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.ron import in_one_line
 from enn_trainer.config.schedules import as_written
 from entity_env.spaces import GLOBAL, ObsSpace, Spaces
+
+FROM_PYTHON = "the configuration passed from Python"
+"""Source of such a configuration, for messages."""
 
 _VALUE_HEAD = ("ppo.value_bins", "ppo.value_norm")
 FIXED = ("net", "vf_net", *_VALUE_HEAD, "optim.name", "optim.kwargs")
@@ -120,6 +124,22 @@ def reported_changes(diff: list[SettingChange]) -> list[SettingChange]:
     """Return the changes that affect learning or evaluation."""
     settled = (*FIXED, *FREE)
     return [c for c in diff if not _is_among(c.path, settled) or c.path in REPORTED]
+
+
+def difference(diff: Sequence[SettingChange], start: Path | None) -> str:
+    """Return the message about a configuration that a resumed run does not use, with a table.
+
+    Args:
+        diff: changes from the configuration of the run to the other one.
+        start: the file of the other one; None if it was passed from Python.
+    """
+    name, title, where = f"{start}", "file", "on the command line"
+    if start is None:
+        name, title, where = FROM_PYTHON, "passed", "as settings"
+    rows = [(change.path, one_line(change.before), one_line(change.after)) for change in diff]
+    table = "\n  ".join(aligned([("field", "saved", title), *rows]))
+    fields = ", ".join(change.path for change in diff)
+    return f"{name} differs in {fields}\n  {table}\n  pass these {where} to change them"
 
 
 def one_line(value: Any) -> str:
