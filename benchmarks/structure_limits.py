@@ -89,7 +89,7 @@ FOLDERS = {
     "enn_trainer/tracking": 956,
     "enn_trainer/viewer": 2035,
     "entity_env": 2221,
-    "entity_env/actions": 955,
+    "entity_env/actions": 985,
     "entity_env/adapters": 3424,
     "entity_env/examples": 2252,
     "entity_env/imports": 122,

@@ -10,8 +10,8 @@ import sys
 from enn_trainer import ConfigError, RogueNetAgent, load_agent, load_checkpoint
 from enn_trainer.checkpoints.named_code import NamedEnv
 from enn_trainer.cli.load_world import make_world
-from enn_trainer.runtime.trust import Trust
-from entity_env import Action, CategoricalAction, Environment, Observation, SelectEntityAction
+from enn_trainer.runtime.trust import Key, Trust
+from entity_env import Action, CategoricalAction, Environment, Match, SelectEntityAction
 
 
 def play(env: Environment, agent: RogueNetAgent, episodes: int) -> None:
@@ -42,11 +42,11 @@ def in_words(actions: dict[str, Action]) -> str:
     return "; ".join(words)
 
 
-def play_match(env: object, agent: RogueNetAgent, episodes: int) -> None:
+def play_match(env: Match, agent: RogueNetAgent, episodes: int) -> None:
     """Play matches, with one observation and one set of actions for each side."""
     for episode in range(episodes):
         env.seed(episode)
-        sides: list[Observation] = env.reset()
+        sides = env.reset()
         steps = 0
         while not sides[0].done:
             actions = [agent.act(observation).actions for observation in sides]
@@ -62,11 +62,14 @@ config = load_checkpoint(run).config.env
 env_id = sys.argv[3] if len(sys.argv) > 3 else config.id
 kwargs = json.loads(config.kwargs) if env_id == config.id else {}
 line = shlex.join(["python", "docs/act.py", run, str(num_episodes), env_id])
-typed = frozenset(("environment", name) for name in sys.argv[3:])
-trust = Trust(typed, advice=f"if you trust it, type which code to run: {line}")
+typed: list[Key] = [("environment", name) for name in sys.argv[3:]]
+trust = Trust(frozenset(typed), advice=f"if you trust it, type which code to run: {line}")
 try:
     trust.check(NamedEnv(("env",), env_id, kwargs).code(run))
 except ConfigError as error:  # code that a checkpoint names, perhaps somebody else's
     sys.exit(f"error: {error}")
 world = make_world(env_id, kwargs, "ENV", trust=trust)
-(play if isinstance(world, Environment) else play_match)(world, load_agent(run), num_episodes)
+if isinstance(world, Environment):
+    play(world, load_agent(run), num_episodes)
+else:
+    play_match(world, load_agent(run), num_episodes)

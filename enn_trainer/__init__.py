@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from enn_trainer.base.errors import RankError as RankError
     from enn_trainer.base.policy import PPOAgent as PPOAgent
     from enn_trainer.callbacks import Callback as Callback
+    from enn_trainer.callbacks import RunningTrainer as RunningTrainer
     from enn_trainer.check_agent import check_agent as check_agent
     from enn_trainer.checkpoints.state import State as State
     from enn_trainer.checkpoints.state import init_train_state as init_train_state
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from enn_trainer.evaluation.load_agent import Act as Act
     from enn_trainer.evaluation.load_agent import RogueNetAgent as RogueNetAgent
     from enn_trainer.evaluation.load_agent import load_agent as load_agent
+    from enn_trainer.experience.collector import Rollout as Rollout
     from enn_trainer.run.clone import CloneResult as CloneResult
     from enn_trainer.run.clone import clone as clone
     from enn_trainer.run.session import TrainResult as TrainResult
@@ -63,7 +65,7 @@ export_lazily(
             "AgentError CheckpointError ConfigError EnnTrainerError NotFiniteError RankError"
         ),
         "enn_trainer.base.policy": "PPOAgent",
-        "enn_trainer.callbacks": "Callback",
+        "enn_trainer.callbacks": "Callback RunningTrainer",
         "enn_trainer.check_agent": "check_agent",
         "enn_trainer.checkpoints.state": "State init_train_state",
         "enn_trainer.checkpoints.state_manager": "StateManager load_checkpoint",
@@ -75,6 +77,7 @@ export_lazily(
         ),
         "enn_trainer.evaluation.explain": "Explanation",
         "enn_trainer.evaluation.load_agent": "Act RogueNetAgent load_agent",
+        "enn_trainer.experience.collector": "Rollout",
         "enn_trainer.run.clone": "CloneResult clone",
         "enn_trainer.run.session": "TrainResult",
         "enn_trainer.run.tournament": "exploit play_league",

@@ -47,7 +47,7 @@ class World(SeededRandom, ABC):
         """Return the observation space; the sides of a match share it."""
 
     @abstractmethod
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Return the action spaces by name; the sides of a match share them."""
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:

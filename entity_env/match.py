@@ -59,7 +59,7 @@ class Solo(Match):
         """Return the space of the environment."""
         return self.env.obs_space()
 
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Return the spaces of the environment."""
         return self.env.action_space()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,21 @@ class ActionMask:
 
     entity_fields: ClassVar[tuple[str, ...]] = ()
     """Names of the fields with ids or types of entities."""
+
+    if TYPE_CHECKING:
+        # Attributes of some kinds of masks: a bot knows the kinds of its actions.
+
+        @property
+        def actor_ids(self) -> Any:
+            """Ids of the actors; not of global actions."""
+
+        @property
+        def actee_ids(self) -> Any:
+            """Ids of the entities that can be selected."""
+
+        @property
+        def mask(self) -> Any:
+            """bool, True where allowed; None to allow all."""
 
 
 @dataclass
@@ -135,6 +150,40 @@ class Action:
 
     probs: Float32Array | None
 
+    if TYPE_CHECKING:
+        # Attributes of one kind of action each: an environment knows the kinds of its actions.
+
+        @property
+        def actors(self) -> Sequence[Any]:
+            """Ids of the actors; not of global actions."""
+
+        @property
+        def actees(self) -> Sequence[Any]:
+            """Ids of the selected entities, one per actor."""
+
+        @property
+        def indices(self) -> IntArray:
+            """(actors,) int64, the choices of a categorical action."""
+
+        @property
+        def labels(self) -> list[str]:
+            """Labels of the choices of a categorical action, one per actor."""
+
+        @property
+        def index(self) -> int:
+            """The choice of a global categorical action."""
+
+        @property
+        def label(self) -> str:
+            """The label of the choice of a global categorical action."""
+
+        @property
+        def values(self) -> Float32Array:
+            """float32, (actors, components), or (components,) of a global continuous action."""
+
+        def of(self, name: str) -> Any:
+            """Return one component of a continuous action: (actors,) float32, or a number."""
+
     @property
     def chosen(self) -> Sequence[EntityID]:
         """The label, or the id of the entity, that each actor chose."""
@@ -153,7 +202,7 @@ class CategoricalAction(Action):
         probs: (actors, choices) float32, the probabilities of the policy, if requested.
     """
 
-    actors: Sequence[EntityID]
+    actors: Sequence[Any]
     indices: IntArray
     index_to_label: list[str]
     probs: Float32Array | None = None
@@ -179,8 +228,8 @@ class SelectEntityAction(Action):
         probs: (actors, actees) float32, if requested.
     """
 
-    actors: Sequence[EntityID]
-    actees: Sequence[EntityID]
+    actors: Sequence[Any]
+    actees: Sequence[Any]
     probs: Float32Array | None = None
 
     @property
@@ -219,7 +268,7 @@ class ContinuousAction(Action):
         names: of the components.
     """
 
-    actors: Sequence[EntityID]
+    actors: Sequence[Any]
     values: Float32Array
     names: Sequence[str]
     probs = None

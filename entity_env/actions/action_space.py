@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import repeat
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,16 @@ class ActionSpace(ABC):
             action.
         when: labels of the parent action after which this one is active; empty for all.
     """
+
+    if TYPE_CHECKING:
+        # Members of spaces with labels or components.
+
+        @property
+        def index_to_label(self) -> list[str]:
+            """The labels of a categorical action."""
+
+        def __len__(self) -> int:
+            """Return the number of labels or components."""
 
     after: ActionName | None = field(
         default=None, kw_only=True, repr=False, metadata={OMIT_EMPTY: True}

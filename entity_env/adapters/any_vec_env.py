@@ -87,7 +87,7 @@ class AnyVecEnv(VecEnv):
         """Return the observation space."""
         return self._obs_space
 
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Return the action spaces."""
         return self._action_space
 

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 from entity_env.actions import Action
 from entity_env.adapters.agent_translator import AgentTranslator, AgentView, check_metrics
@@ -75,7 +75,7 @@ class FromGymnasium(Adapted, Environment):
     @classmethod
     def of(
         cls, make_env: MakeGymnasiumEnv, mapping: FieldMap | None = None, **kwargs: Any
-    ) -> type[Self]:
+    ) -> type[Any]:
         """Create a class for `train`, with the same arguments as the constructor."""
         return partial_class(cls, {}, make_env, mapping, **kwargs)
 

@@ -4,7 +4,7 @@ import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -124,7 +124,7 @@ class FromPettingZoo(Adapted, Match):
         teams: Teams | None = None,
         remake: bool | None = None,
         **kwargs: Any,
-    ) -> type[Self]:
+    ) -> type[Any]:
         """Create a class for `train`, with the same arguments as the constructor.
 
         Without teams an environment is created to count the sides.

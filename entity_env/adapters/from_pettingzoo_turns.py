@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from entity_env.actions import Action
 from entity_env.adapters.agent_translator import (
@@ -102,7 +102,7 @@ class FromPettingZooTurns(Adapted, Match):
         mapping: FieldMap | Mapping[str, FieldMap] | None = None,
         remake: bool | None = None,
         **kwargs: Any,
-    ) -> type[Self]:
+    ) -> type[Any]:
         """Create a class for `train`, with the same arguments as the constructor.
 
         An environment is created to count the sides.

@@ -69,7 +69,7 @@ class Adapted:
         """Return the observation space, of each side of a match."""
         return self._spaces[0]
 
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Return the action spaces, of each side of a match."""
         return self._spaces[1]
 

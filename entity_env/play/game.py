@@ -303,7 +303,7 @@ class _Game(Match):
     def obs_space(self) -> ObsSpace:
         return self.match.obs_space()
 
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         return self.match.action_space()
 
     def seed(self, seed: int) -> None:

@@ -131,7 +131,7 @@ class Identity(PlainState, Environment):
         """Return one mark, which is -1 or 1."""
         return ObsSpace(entities={"Mark": Entity(["kind"])})
 
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Say -1 or 1."""
         return {"say": CategoricalActionSpace(["minus", "plus"])}
 
@@ -173,7 +173,7 @@ class DelayedIdentity(PlainState, Environment):
         """Return the remaining time, the mark, and whether the answer was right."""
         return ObsSpace(["left"], {"Mark": Entity(["kind"]), "Answer": Entity(["right"])})
 
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Say minus or plus."""
         return {"say": GlobalCategoricalActionSpace(["minus", "plus"])}
 
@@ -216,7 +216,7 @@ class PickTheMarked(PlainState, Environment):
         """Return a picker, and items with a flag for the marked one."""
         return ObsSpace(entities={"Picker": Entity([]), "Item": Entity(["marked"])})
 
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Pick an item."""
         return {"pick": SelectEntityActionSpace()}
 
@@ -256,7 +256,7 @@ class CreditOneOfMany(PlainState, Environment):
         """Return actors with the target choice of each, and whether it is rewarded."""
         return ObsSpace(entities={"Actor": Entity(["wanted", "counts"])})
 
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Return a binary choice of every actor."""
         return {"choose": CategoricalActionSpace(["minus", "plus"])}
 
@@ -298,7 +298,7 @@ class Timing(PlainState, Environment):
         """Return one entity without features."""
         return ObsSpace(entities={"Clock": Entity([])})
 
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Return a choice without effect."""
         return {"wait": CategoricalActionSpace(["a", "b"])}
 

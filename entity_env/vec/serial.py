@@ -111,7 +111,7 @@ class EnvList(VecEnv):
         """Return the space of observations."""
         return self._obs_space
 
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Return the spaces of actions."""
         return self._action_space
 

@@ -350,7 +350,7 @@ class ValidatingEnv(Environment):
         """Return the space of the environment."""
         return self._obs_space
 
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Return the spaces of the environment."""
         return self._action_space
 

@@ -59,7 +59,7 @@ class VecEnv(ABC):
         """Return the entity types and features that can be observed."""
 
     @abstractmethod
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Return the action spaces by name."""
 
     @abstractmethod
@@ -238,7 +238,7 @@ class VecEnvWrapper(VecEnv):
         """Return the space of observations."""
         return self.env.obs_space()
 
-    def action_space(self) -> dict[ActionName, ActionSpace]:
+    def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Return the spaces of actions."""
         return self.env.action_space()
 

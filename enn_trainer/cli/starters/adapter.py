@@ -109,7 +109,8 @@ def adapter_source(name: str, world: Adapter) -> str:
         make_env = "env" if adapter is FromPettingZooTurns else "parallel_env"
         full = f"pettingzoo.{name.removeprefix('pettingzoo.')}"
         name = full if full in sys.modules else name
-        imports.append(f"from {name} import {make_env}")
+        ignored = "  # type: ignore[import-untyped, unused-ignore]"
+        imports.append(f"from {name} import {make_env}{ignored}")
     head = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
     is_known = any(one.mapping != FieldMap() for one in world.translators)
     names = {

@@ -1,8 +1,10 @@
 """A game to change into your own; `enn check world.py:World` finds mistakes in it."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from entity_env import (
+    Action,
+    ActionSpace,
     Entity,
     Match,
     Observation,
@@ -27,7 +29,7 @@ class World(PlainState, Match):
         """Declare the types of entities that a side observes, and their features."""
         return ObsSpace(entities={"Me": Entity(["lead"]), "Coin": Entity(["value"])})
 
-    def action_space(self) -> dict[str, Any]:
+    def action_space(self) -> Mapping[str, ActionSpace]:
         """Declare the actions of a side: to select an entity, or to choose a label."""
         return {"take": SelectEntityActionSpace()}
 
@@ -37,7 +39,7 @@ class World(PlainState, Match):
         self.wealth, self.round = [0.0, 0.0], 0
         return [self.observe(0), self.observe(1)]
 
-    def act(self, actions: Any) -> list[Observation]:
+    def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
         """Take a step with the actions of both sides."""
         for side in self.rng.sample([0, 1], 2):  # in either order
             coin = actions[side]["take"].actees[0]  # its id

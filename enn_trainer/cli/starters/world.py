@@ -1,8 +1,10 @@
 """A world to change into your own; `enn check world.py:World` finds mistakes in it."""
 
-from typing import Any
+from collections.abc import Mapping
 
 from entity_env import (
+    Action,
+    ActionSpace,
     Entity,
     Environment,
     Observation,
@@ -26,7 +28,7 @@ class World(PlainState, Environment):
         types = {"Robot": Entity([]), "Parcel": Entity(["value", "is_fragile"])}
         return ObsSpace(global_features=["loaded"], entities=types)
 
-    def action_space(self) -> dict[str, Any]:
+    def action_space(self) -> Mapping[str, ActionSpace]:
         """Declare the actions: to select an entity, or to choose among labels."""
         return {"load": SelectEntityActionSpace()}
 
@@ -40,7 +42,7 @@ class World(PlainState, Environment):
         self.best, self.loaded = sum(worth[-ROOM:]), 0
         return self.observe(reward=0.0)
 
-    def act(self, actions: Any) -> Observation:
+    def act(self, actions: Mapping[str, Action]) -> Observation:
         """Take a step: the parcel that was selected is gone."""
         value, fragile = self.parcels.pop(actions["load"].actees[0])  # by its id
         self.loaded += 1
