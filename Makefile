@@ -106,7 +106,7 @@ clean:
 	$(PYTHON) -m venv .venv || { rm -rf .venv; echo "venv failed; on Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
 
 .venv/installed: pyproject.toml constraints.txt $(COMPILED) | .venv/bin/pip
-	@echo "Installing into .venv, once: torch and about 60 smaller packages, 1.2 GB (4 GB more with CUDA)"
+	@echo "Installing into .venv, once: torch and about 30 smaller packages, 1.1 GB (4 GB more with CUDA)"
 	$(INSTALL) -e .
 	@touch $@
 

@@ -92,7 +92,7 @@ FOLDERS = {
     "entity_env/actions": 985,
     "entity_env/adapters": 3424,
     "entity_env/examples": 2252,
-    "entity_env/imports": 122,
+    "entity_env/imports": 173,
     "entity_env/play": 599,
     "entity_env/recording": 1035,
     "entity_env/serialization": 265,

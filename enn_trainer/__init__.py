@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from entity_env.imports import export_lazily
+from entity_env.imports.extras import warn_about_published
 
 if TYPE_CHECKING:
     from enn_trainer import stop_conditions as stop_conditions
@@ -89,3 +90,4 @@ export_lazily(
         "rogue_net.rogue_net": "RogueNet",
     },
 )
+warn_about_published()

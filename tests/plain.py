@@ -12,7 +12,6 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-WITH_TORCH_OR_SLOW_TO_INSTALL = ("torch", "tensorboard", "wandb")
 TOOLS = ["hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "setuptools>=77"]
 TESTS = [
     "tests/entity_env",
@@ -55,7 +54,7 @@ def installed() -> Path:
     venv = [sys.executable, "-m", "venv", *(["--without-pip"] if has_uv else []), folder]
     subprocess.run(venv, check=True)
     dependencies = tomllib.loads(project.read_text())["project"]["dependencies"]
-    light = [d for d in dependencies if not d.startswith(WITH_TORCH_OR_SLOW_TO_INSTALL)]
+    light = [d for d in dependencies if not d.startswith("torch")]
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if has_uv:
         pip = [UV, "pip", "install", "--quiet", "--python", python]

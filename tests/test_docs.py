@@ -154,6 +154,17 @@ def test_blocks_that_are_not_run_are_few_and_have_a_reason() -> None:
     assert sum("slow" in options for options in marked) <= 3
 
 
+def test_no_line_installs_the_release_of_the_package_index() -> None:
+    """An ancestor of this project is published under its name, with other modules."""
+    packages = [ROOT / name for name in ("docs", "entity_env", "rogue_net", "enn_trainer")]
+    paths = [path for folder in packages for path in folder.rglob("*.*")]
+    paths = [path for path in paths if path.suffix in (".md", ".py", ".txt")]
+    assert {ROOT / "docs/install.md", ROOT / "enn_trainer/cli/starters/README.md"} <= {*paths}
+    by_name = re.compile(r"pip3? install [^`\n]*(?<![\w/])enn[-_.]trainer(?!-\d)")
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *paths):
+        assert not by_name.findall(path.read_text()), path
+
+
 def test_blocks_of_a_page_are_found() -> None:
     text = """# Page
 

@@ -1,6 +1,5 @@
 """Returns of evaluations by the value of a varied argument: tables, JSON and plots."""
 
-import importlib.util
 import io
 import json
 import math
@@ -20,6 +19,7 @@ from enn_trainer.evaluation.evaluation import SuiteResult
 from enn_trainer.experience.episodes import Measured
 from enn_trainer.experience.varied_envs import is_number
 from entity_env.errors import did_you_mean
+from entity_env.imports.extras import missing_package
 from entity_env.serialization.plain_open import replace_file
 
 RETURN = "episodic_reward"
@@ -69,9 +69,8 @@ def check_options(
         return by, None
     if png.suffix != ".png":
         raise ConfigError(f"--png: expected a file named .png, got {png}")
-    if importlib.util.find_spec("matplotlib") is None:
-        missing = "expected the package matplotlib, which is not installed"
-        raise ConfigError(f"--png: {missing}; pip install 'enn-trainer[plot]'")
+    if missing := missing_package("matplotlib"):
+        raise ConfigError(f"--png: {missing}")
     return by, writable(png, "--png")
 
 

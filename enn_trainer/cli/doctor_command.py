@@ -21,11 +21,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from enn_trainer.base.tables import aligned
 from enn_trainer.cli.arguments import FAILURE, OneLineParser
 from enn_trainer.runtime.versions import package_version
+from entity_env.imports.extras import (
+    PROJECT,
+    PUBLISHED,
+    distributions,
+    install_line,
+    published_problem,
+)
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-PACKAGE = "enn-trainer"
 USUAL_FRAMES_PER_S = 24_301
 """Speed of MoveToOrigin on two cores of an AMD EPYC; see benchmarks/results/same_speed.md."""
 TRIAL = ["env.id=MoveToOrigin", "rollout.num_envs=64", "rollout.steps=32", "rollout.processes=2"]
@@ -38,7 +44,8 @@ TRUST = (
     "Ray and torchrun execute what their network sends: only use hosts of a trusted network; a "
     "Ray cluster started here listens on this machine only and requires a token"
 )
-_PIP = shlex.join([sys.executable, "-m", "pip", "install"])
+_PIP = shlex.join([sys.executable, "-m", "pip"])
+_INSTALL = f"{_PIP} install"
 _ROOT = Path(__file__).parents[2]
 _EPILOG = """\
 The status is 1 if training cannot work. Nothing is sent over the network.
@@ -101,12 +108,15 @@ def doctor_command(arguments: Sequence[str]) -> int:
 
 def _checks(options: argparse.Namespace) -> Iterator[DoctorCheck]:
     yield DoctorCheck("network", "ok", TRUST)
+    if published := published_problem(_PIP):
+        problem, fix = published
+        yield DoctorCheck(f"{PROJECT} {PUBLISHED}", "problem", problem, fix)
     try:
         yield from _check_packages()
         yield _check_numpy(options.timeout)
     except ModuleNotFoundError as error:  # packaging, or the metadata of this package
-        is_ours = error.name == PACKAGE  # it runs from a folder, without being installed
-        fix = f"{_PIP} {_ROOT if is_ours else error.name}"
+        is_ours = error.name == PROJECT  # it runs from a folder, without being installed
+        fix = f"{_INSTALL} {_ROOT if is_ours else error.name}"
         yield DoctorCheck("packages", "missing", f"{error.name}", fix, blocks=not is_ours)
     yield from _check_torch(options.timeout)
     yield _check_compiled(options.timeout)
@@ -129,15 +139,17 @@ def _check_packages() -> Iterator[DoctorCheck]:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    ours = importlib.metadata.distribution(PACKAGE)
+    ours = next(iter(distributions()), None)
+    if ours is None:
+        raise importlib.metadata.PackageNotFoundError(PROJECT)
     python, required = platform.python_version(), ours.metadata["Requires-Python"] or ""
     if SpecifierSet(required).contains(python, prereleases=True):
         yield DoctorCheck("python", "ok", python)
     else:
         yield DoctorCheck("python", "problem", f"{python}, expected {required}", blocks=True)
-    yield DoctorCheck(PACKAGE, "ok", f"{ours.version} in {_ROOT}")
+    yield DoctorCheck(PROJECT, "ok", f"{ours.version} in {_ROOT}")
 
-    requirements = [r for line in ours.requires or [] if (r := Requirement(line)).name != PACKAGE]
+    requirements = [r for line in ours.requires or [] if (r := Requirement(line)).name != PROJECT]
     needed = [r for r in requirements if _applies(r)]
     for extra in ["", *(ours.metadata.get_all("Provides-Extra") or [])]:
         if extra:
@@ -148,9 +160,9 @@ def _check_packages() -> Iterator[DoctorCheck]:
             versions = ", ".join(f"{r.name} {package_version(r.name)}" for r in needed)
             yield DoctorCheck(name, "ok", versions)
         elif extra:  # nothing is broken
-            yield DoctorCheck(name, "missing", f"{', '.join(missing)}; {_PIP} '{PACKAGE}[{extra}]'")
+            yield DoctorCheck(name, "missing", f"{', '.join(missing)}; {install_line(extra, _PIP)}")
         else:
-            fix = f"{_PIP} {shlex.join(missing)}"
+            fix = f"{_INSTALL} {shlex.join(missing)}"
             yield DoctorCheck(name, "missing", ", ".join(missing), fix, blocks=True)
 
 
@@ -169,7 +181,7 @@ def _check_numpy(timeout_s: float) -> DoctorCheck:
 
     facts, problem = _call_in_subprocess("numpy_facts", timeout_s)
     if problem:
-        again = f"{_PIP} --force-reinstall numpy"
+        again = f"{_INSTALL} --force-reinstall numpy"
         return DoctorCheck("numpy", "problem", f"cannot be imported: {problem}", again, blocks=True)
     version, holding, unfit = facts["version"], set(), set()
     for package in importlib.metadata.distributions():
@@ -184,8 +196,8 @@ def _check_numpy(timeout_s: float) -> DoctorCheck:
     if not unfit:
         return DoctorCheck("numpy", "ok", version + held)
     # ragged-buffer is needed for environments and recordings of entity-gym only.
-    without = f"{_PIP.removesuffix('install')}uninstall -y ragged-buffer && "
-    fix = without * ("ragged-buffer" in holding) + f"{_PIP} 'numpy>=2'"
+    without = f"{_PIP} uninstall -y ragged-buffer && "
+    fix = without * ("ragged-buffer" in holding) + f"{_INSTALL} 'numpy>=2'"
     text = f"{version}, which does not suit {', '.join(sorted(unfit))}{held}"
     return DoctorCheck("numpy", "problem", text, fix)
 
@@ -270,7 +282,7 @@ def _check_torch(timeout_s: float) -> Iterator[DoctorCheck]:
     if problem:
         is_missing = "No module named 'torch'" in problem
         status, option = ("missing", "") if is_missing else ("problem", "--force-reinstall ")
-        yield DoctorCheck("torch", status, problem, f"{_PIP} {option}torch", blocks=True)
+        yield DoctorCheck("torch", status, problem, f"{_INSTALL} {option}torch", blocks=True)
         return
     yield DoctorCheck("torch", "ok", facts["torch"])
     yield DoctorCheck("device", "problem" if facts["is_unused"] else "ok", facts["device"])
@@ -281,11 +293,11 @@ def _check_compiled(timeout_s: float) -> DoctorCheck:
     problem = problem or facts["problem"]
     if not problem:
         return DoctorCheck("compiled part", "ok", facts["instructions"])
-    fix = f"{_PIP} --force-reinstall WHEEL  (the wheel for this system)"
+    fix = f"{_INSTALL} --force-reinstall WHEEL  (the wheel for this system)"
     if "ROGUE_NET_NATIVE" in problem:
         fix = "unset ROGUE_NET_NATIVE"
     elif (_ROOT / "setup.py").is_file():
-        fix = f"{_PIP} -e {_ROOT}  (with a C compiler, such as gcc)"
+        fix = f"{_INSTALL} -e {_ROOT}  (with a C compiler, such as gcc)"
     status = "missing" if problem == "not compiled" else "problem"
     return DoctorCheck("compiled part", status, f"{problem}; training is slower without it", fix)
 

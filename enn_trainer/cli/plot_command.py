@@ -4,7 +4,6 @@ Runs that differ only in their seeds are drawn as their mean, with a confidence 
 """
 
 import difflib
-import importlib.util
 import io
 import json
 import math
@@ -25,6 +24,7 @@ from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.evaluation.eval_metrics import t_quantile_975
 from enn_trainer.tracking.track_services import NOT_TAGS, NOTICE, read_lines
 from entity_env.arrays import FloatArray
+from entity_env.imports.extras import missing_package
 from entity_env.serialization.plain_open import replace_file
 
 FORMATS = (".png", ".pdf", ".svg")
@@ -113,9 +113,8 @@ def plot_command(arguments: Sequence[str]) -> None:
 
     # Check that the file can be written.
     out: Path = options.out
-    if importlib.util.find_spec("matplotlib") is None:
-        missing = "expected the package matplotlib, which is not installed"
-        raise ConfigError(f"enn plot: {missing}; pip install 'enn-trainer[plot]'")
+    if missing := missing_package("matplotlib"):
+        raise ConfigError(f"enn plot: {missing}")
     if out.suffix not in FORMATS:
         raise ConfigError(f"--out: expected a file that ends in {', '.join(FORMATS)}, got {out}")
     if out.is_dir() or not out.parent.is_dir():

@@ -37,6 +37,7 @@ from enn_trainer.runtime.trust import (
 )
 from enn_trainer.selfplay.league import POOL_SUFFIX, League, Member
 from enn_trainer.stop_conditions import Now, read_bound
+from entity_env.imports.extras import missing_package
 
 TRUST = "--trust"
 
@@ -143,9 +144,11 @@ def next_steps(result: TrainResult, manager: StateManager) -> str:
     resume = resume_command(run_dir, config, reached)
     if result.interrupted:
         return f"\nto continue:\n  {resume}"
-    logs = run_folder(manager) or Path(config.data_dir, "runs")
-    board = shell_command("tensorboard", "--logdir", str(logs))
-    return "\n  ".join(["\nnext:", board, measure_command(run_dir, config), resume])
+    lines = ["\nnext:", measure_command(run_dir, config), resume]
+    if not missing_package("tensorboard"):
+        logs = run_folder(manager) or Path(config.data_dir, "runs")
+        lines.insert(1, shell_command("tensorboard", "--logdir", str(logs)))
+    return "\n  ".join(lines)
 
 
 def measure_command(path: Path, config: TrainConfig) -> str:

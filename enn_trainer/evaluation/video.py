@@ -1,6 +1,5 @@
 """Videos of evaluations: the first episodes of several environments in a grid."""
 
-import importlib.util
 import math
 import struct
 import zlib
@@ -17,6 +16,7 @@ from entity_env.actions import Action
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.arrays import BoolArray, ImageArray
 from entity_env.environment import Observation
+from entity_env.imports.extras import missing_package
 from entity_env.match import Match
 from entity_env.serialization.plain_open import new_file
 from entity_env.spaces import ActionName, ObsSpace
@@ -292,13 +292,8 @@ def require_writer(path: Path, field: str) -> None:
     """
     if path.suffix.lower() not in _PACKAGES:
         raise ConfigError(f"{field}: expected a file named .mp4 or .gif, got {path}")
-    needed = _PACKAGES[path.suffix.lower()]
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"{field}: expected the packages {', '.join(needed)}, {', '.join(missing)} is missing; "
-            "pip install 'enn-trainer[video]'"
-        )
+    if missing := missing_package(*_PACKAGES[path.suffix.lower()]):
+        raise ConfigError(f"{field}: {missing}")
 
 
 def open_video(path: Path) -> Any:

@@ -6,6 +6,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from entity_env.imports.extras import PROJECT, distributions
+
 
 @functools.cache  # reads files of the package, and is called by every save
 def package_version(name: str) -> str | None:
@@ -13,6 +15,8 @@ def package_version(name: str) -> str | None:
 
     For an imported package the version includes the build, such as torch "2.13.0+cu130".
     """
+    if name == PROJECT:
+        return next((distribution.version for distribution in distributions()), None)
     try:
         return str(getattr(sys.modules.get(name), "__version__", "")) or version(name)
     except PackageNotFoundError:
@@ -31,7 +35,7 @@ def revision_of(folder: Path) -> str | None:
     return output.strip() or None
 
 
-__version__ = package_version("enn-trainer") or "unknown"
+__version__ = package_version(PROJECT) or "unknown"
 
 
 def versions() -> str:

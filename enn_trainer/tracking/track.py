@@ -33,8 +33,9 @@ from enn_trainer.tracking.track_services import (
     MlflowSink,
     TensorBoardSink,
     WandbSink,
-    check_mlflow,
+    check_packages,
 )
+from entity_env.imports.extras import missing_package
 from entity_env.serialization.plain_open import replace_file
 
 if TYPE_CHECKING:
@@ -194,8 +195,7 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
     config, state = manager.config, manager.state
     if manager.follows:
         return Track([]), Path()
-    if config.mlflow_tracking_uri is not None:
-        check_mlflow()
+    check_packages(config)
     runs, run_dir = absolute(config.data_dir) / "runs", run_folder(manager)
     if not continues(manager):
         state.run_name = _new_run_name(runs if run_dir is None else None, config)
@@ -210,7 +210,11 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
 
     # Files are required; failures of services do not end the run.
     sinks: list[Sink] = [JsonlSink(folder / METRICS_FILE, state.step, say)]
-    sinks.append(Guarded("TensorBoard", lambda: TensorBoardSink(folder, settings, state.step), say))
+    if missing := missing_package("tensorboard"):
+        say(f"TensorBoard files are not written: {missing}")
+    else:
+        board = Guarded("TensorBoard", lambda: TensorBoardSink(folder, settings, state.step), say)
+        sinks.append(board)
     if config.track:
         table = {**settings, **details}
         sinks.append(Guarded("W&B", lambda: WandbSink(config, state, table, folder, say), say))

@@ -8,7 +8,6 @@ which JSON lacks, are written as the strings "nan", "inf" and "-inf". A line of 
 has no metrics, but the texts `notice` (its key), `text` and `page`.
 """
 
-import importlib.util
 import itertools
 import json
 import math
@@ -28,6 +27,7 @@ from enn_trainer.base.errors import ConfigError
 from enn_trainer.checkpoints.state import State
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.validation import unwritable
+from entity_env.imports.extras import missing_package
 from entity_env.serialization.plain_open import append_plain, new_file, open_plain, read_plain
 
 EVAL_PREFIX = "eval/"
@@ -393,12 +393,14 @@ def metric_name(tag: str) -> str:
     return "".join(c if (c.isascii() and c.isalnum()) or c in "_-./ " else "." for c in tag)
 
 
-def check_mlflow() -> None:
-    """Check that MLflow is installed.
+def check_packages(config: TrainConfig) -> None:
+    """Check that the packages of the services in a configuration are installed.
 
     Raises:
-        ConfigError: the package is missing.
+        ConfigError: a package is missing.
     """
-    if importlib.util.find_spec("mlflow") is None:
-        missing = "expected the package mlflow, which is not installed"
-        raise ConfigError(f"mlflow_tracking_uri: {missing}; pip install 'enn-trainer[mlflow]'")
+    uses_mlflow = config.mlflow_tracking_uri is not None
+    uses = {"track": ("wandb", config.track), "mlflow_tracking_uri": ("mlflow", uses_mlflow)}
+    for field, (package, is_used) in uses.items():
+        if is_used and (missing := missing_package(package)):
+            raise ConfigError(f"{field}: {missing}")

@@ -7,13 +7,13 @@ import sys
 import sysconfig
 import time
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from entity_env.errors import ClusterLostError, WorkerError
+from entity_env.imports.extras import PROJECT, distributions
 from entity_env.process import warn_once
 from entity_env.vec.ray_cluster import check_head
 from entity_env.vec.transport import packed, unpacked
@@ -35,11 +35,8 @@ MEASURED_STEPS = 100
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, NumPy and this package, on which frames depend."""
-    try:
-        package = version("enn-trainer")
-    except PackageNotFoundError:  # a copy of the source
-        package = "unknown"
-    return {"python": platform.python_version(), "numpy": np.__version__, "enn-trainer": package}
+    package = next((distribution.version for distribution in distributions()), "unknown")
+    return {"python": platform.python_version(), "numpy": np.__version__, PROJECT: package}
 
 
 def program_path() -> list[str]:

@@ -149,15 +149,19 @@ def doctor(enn: Path, folder: Path) -> dict[str, str]:
 
 
 def test_install_command_of_the_readme_works(tmp_path: Path) -> None:
-    """Runs the displayed command, with the third-party packages of this environment."""
+    """Runs the displayed lines, with the third-party packages of this environment."""
     source = checkout(tmp_path / "checkout")
     readme = (ROOT / "README.md").read_text()
-    (line,) = re.findall(r"^ {4}(.*pip install \.)$", readme, re.MULTILINE)
+    lines = re.findall(r"^ {4}(python3 -m venv .*)\n {4}(.*pip install \.)$", readme, re.MULTILINE)
+    ((create, install),) = lines
+    assert install.startswith("pip install torch --index-url https://download.pytorch.org/whl/cpu ")
     (tmp_path / "python3").symlink_to(sys.executable)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    run("bash", "-c", line, folder=source, PATH=path, PIP_NO_DEPS="1")
+    run("bash", "-c", create, folder=source, PATH=path)
     packages = next(source.glob(".venv/lib/python*/site-packages"))
     (packages / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    activated = f"{source / '.venv/bin'}:{path}"
+    run("bash", "-c", install, folder=source, PATH=activated, PIP_NO_DEPS="1")
     (tmp_path / "program.py").write_text(PROGRAM)
     output = run(source / ".venv/bin/python", tmp_path / "program.py", folder=tmp_path)
     assert output.splitlines()[-1] == f"from {packages}"

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+import enn_trainer
 from enn_trainer.cli import doctor_command, run
+from entity_env.imports.extras import install_line
 
 ROOT = Path(__file__).parents[3]
 METADATA = """\
@@ -270,7 +272,7 @@ def test_extras_list_versions_or_the_install_command(
     missing = checks["extra dev"]
     assert missing["status"] == "missing"
     assert missing["found"].startswith("surely-not-installed>=2; ")
-    assert missing["found"].endswith("-m pip install 'enn-trainer[dev]'")
+    assert missing["found"].endswith(install_line("dev", f"{sys.executable} -m pip"))
     assert missing["fix"] == ""  # nothing is broken
 
 
@@ -284,11 +286,25 @@ def test_old_python_versions_are_reported(first: Path, capsys: pytest.CaptureFix
 def test_packages_that_are_not_installed_are_reported_as_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_command, "PACKAGE", "enn-trainer-of-nobody")
+    monkeypatch.setattr(doctor_command, "distributions", list)
     status, checks = examined(capsys)
     assert status == 0
     assert checks["packages"]["status"] == "missing"
     assert checks["packages"]["fix"].endswith(f"pip install {ROOT}")
+
+
+def test_published_release_is_reported_with_the_fix(
+    first: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_package(first, "enn_trainer", "0.1.16", "no-such-package")
+    status, checks = examined(capsys)
+    assert status == 0
+    check = checks["enn-trainer 0.1.16"]
+    assert check["status"] == "problem"
+    assert str(first) in check["found"]
+    assert f"{sys.executable} -m pip uninstall -y enn-trainer && " in check["fix"]
+    assert checks["enn-trainer"]["found"].startswith(f"{enn_trainer.__version__} in ")
+    assert checks["packages"]["status"] == "ok", "requirements of this release alone"
 
 
 def test_packages_that_need_numpy_2_are_named(first: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from enn_trainer.cli import run
+from entity_env.imports.extras import install_line
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
 
@@ -120,6 +121,7 @@ def test_user_program_with_an_environment_accepts_only_options(
     ("package", "extra", "arguments"),
     [
         ("matplotlib", "plot", ["plot", "."]),
+        ("wandb", "wandb", ["train", "Xor", *SMALL, "track=true"]),
         ("mlflow", "mlflow", ["train", "Xor", *SMALL, "mlflow_tracking_uri=sqlite:///x.db"]),
         ("imageio", "video", ["train", "Xor", "eval.steps=1", "eval.capture_videos=true"]),
         ("gymnasium", "gymnasium", ["train", "loads_gymnasium.py:World"]),
@@ -144,7 +146,7 @@ def test_missing_extra_prints_one_line_with_the_command(
     assert run(arguments) in (1, 2)
     error = capsys.readouterr().err
     assert error.startswith("error: ")
-    assert error.endswith(f"; pip install 'enn-trainer[{extra}]'\n")
+    assert error.endswith(f"; {install_line(extra)}\n")
     assert error.count("\n") == 1
 
 
@@ -154,4 +156,4 @@ def test_missing_video_extra_prints_one_line_with_the_command(
     for suffix, package in ((".gif", "PIL"), (".mp4", "imageio_ffmpeg")):
         monkeypatch.setitem(sys.modules, package, None)
         error = refused(["eval", str(xor_run), "--video", f"film{suffix}"], capsys)
-        assert error.endswith(f"{package} is missing; pip install 'enn-trainer[video]'\n")
+        assert error.endswith(f" {package}, which is not installed; {install_line('video')}\n")

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from enn_trainer import ConfigError, StateManager, train
+from enn_trainer.cli import run
 from enn_trainer.tracking import track_services
 from enn_trainer.tracking.track import Guarded, Track
 from enn_trainer.tracking.track_services import has_key, metric_name
 from entity_env.examples import MoveToOrigin
+from entity_env.imports.extras import install_line
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.worlds import Meadow
 from tests.fork_server import run_program
@@ -289,16 +292,35 @@ def test_videos_and_pages_of_evaluations_reach_a_service(
     assert folder.file_size > 1000
 
 
-def test_missing_mlflow_is_reported_before_the_run_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("setting", "package"), [("track=true", "wandb"), ("mlflow_tracking_uri=x", "mlflow")]
+)
+def test_missing_package_of_a_service_is_reported_before_the_run_starts(
+    setting: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(track_services.importlib.util, "find_spec", lambda name: None)
-    manager = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}", "mlflow_tracking_uri=x"])
-    with pytest.raises(
-        ConfigError, match=r"^mlflow_tracking_uri: .*pip install 'enn-trainer.mlflow"
-    ):
+    monkeypatch.setitem(sys.modules, package, None)
+    manager = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}", setting])
+    with pytest.raises(ConfigError) as error:
         train(manager, Meadow)
+    field, message = setting.partition("=")[0], f"expected the package {package}"
+    assert (
+        str(error.value) == f"{field}: {message}, which is not installed; {install_line(package)}"
+    )
     assert not (tmp_path / "runs").exists()
+
+
+def test_run_without_tensorboard_says_once_that_its_files_are_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", "Xor", *SMALL, "total_timesteps=48", "--checkpoint-dir", "run"]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "tensorboard" in line]
+    missing = "expected the package tensorboard, which is not installed"
+    line = f"TensorBoard files are not written: {missing}; {install_line('tensorboard')}"
+    assert said == [line]
+    assert Path("run/metrics.jsonl").stat().st_size
+    assert not list(Path("run").glob("events.out.*"))
 
 
 def test_tags_become_valid_mlflow_names() -> None:
