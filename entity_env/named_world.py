@@ -17,7 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from entity_env.bot import Bot
 from entity_env.environment import Environment
-from entity_env.errors import UnknownWorld, did_you_mean
+from entity_env.errors import UnknownWorld, did_you_mean, nearest_name
 from entity_env.examples import ENV_REGISTRY
 from entity_env.imports.extras import remedy
 from entity_env.match import Match
@@ -61,15 +61,18 @@ def find_world(name: str, folder: Path | None = None) -> Any:
         UnknownWorld: the name does not exist, or cannot be imported.
     """
     where, colon, attribute = name.rpartition(":")
-    if not colon:
-        if name in ENV_REGISTRY:
-            return ENV_REGISTRY[name]
+    folder = Path.cwd() if folder is None else folder
+    if not colon and name in ENV_REGISTRY:
+        return ENV_REGISTRY[name]
+    if not colon or "::" in name:
+        likely = likely_name(name, folder)
         if name.endswith(".py"):
-            raise UnknownWorld(f"expected the name of a class after the file, as in {name}:World")
+            example = likely or f"{name}:World"
+            raise UnknownWorld(f"expected the name of a class after the file, as in {example}")
         ways = "file.py:Name, package.module:Name, gymnasium:ID, pettingzoo:MODULE"
         options = f"{ways} or one of {', '.join(ENV_REGISTRY)}"
-        raise UnknownWorld(f"expected {options}; got {name!r}{did_you_mean(name, ENV_REGISTRY)}")
-    folder = Path.cwd() if folder is None else folder
+        hint = "" if likely is None else f", did you mean {likely}?"
+        raise UnknownWorld(f"expected {options}; got {name!r}{hint}")
     library, _, inner_name = name.partition(":")
     if library in LIBRARIES:
         return LIBRARIES[library](inner_name, folder)
@@ -80,6 +83,38 @@ def find_world(name: str, folder: Path | None = None) -> Any:
     return getattr(module, attribute)
 
 
+def likely_name(name: str, folder: Path) -> str | None:
+    """Return the name for `find_world` that an unknown name most likely stands for; else None.
+
+    Files are read, not imported.
+
+    Args:
+        name: such as `CartPole-v1`, `treasure_hunt`, `file.py`, `file.py:name` or `file.py::Name`.
+        folder: base of relative paths.
+    """
+    where, colon, attribute = name.replace("::", ":").rpartition(":")
+    file = folder / (where or name)
+    if file.suffix == ".py":
+        classes = _WORLD_CLASS.findall(file.read_text("utf-8", "replace")) if file.is_file() else []
+        likely = nearest_name(attribute, classes) if colon else next(iter(classes), None)
+        if likely is not None:
+            return f"{where or name}:{likely}"
+        return None if "::" not in name else f"{where}:{attribute}"
+    if colon:
+        return None
+    if _GYMNASIUM_ID.fullmatch(name):
+        return f"gymnasium:{name}"
+    if (pettingzoo := importlib.util.find_spec("pettingzoo")) and pettingzoo.origin:
+        for module in Path(pettingzoo.origin).parent.glob("*/*_v[0-9]*.py"):
+            if module.stem == name:
+                return f"pettingzoo:{module.parent.name}.{name}"
+    parts = (known for known in ENV_REGISTRY if name.title() in re.findall("[A-Z][a-z]+", known))
+    return nearest_name(name, ENV_REGISTRY) or next(parts, None)
+
+
+_WORLD_CLASS = re.compile(r"^class (\w+)\(.*(?:Environment|Match|VecEnv)\b", re.MULTILINE)
+_GYMNASIUM_ID = re.compile(r"([\w.-]+/)?[\w.-]+-v\d+")
+"""The form of ids of Gymnasium, such as `CartPole-v1` and `ALE/Pong-v5`."""
 _BOT = re.compile(r"(.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):[^\W\d]\w*")
 
 
