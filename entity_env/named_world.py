@@ -1,5 +1,6 @@
 """Lookup of environments and bots by names from command lines and configurations."""
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -11,6 +12,7 @@ import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -95,11 +97,16 @@ def likely_name(name: str, folder: Path) -> str | None:
     where, colon, attribute = name.replace("::", ":").rpartition(":")
     file = folder / (where or name)
     if file.suffix == ".py":
-        classes = _WORLD_CLASS.findall(file.read_text("utf-8", "replace")) if file.is_file() else []
-        likely = nearest_name(attribute, classes) if colon else next(iter(classes), None)
+        likely = nearest_name(attribute, _world_classes(file))
+        if not colon:
+            likely = next(iter(_world_classes(file)), None)
         if likely is not None:
             return f"{where or name}:{likely}"
-        return None if "::" not in name else f"{where}:{attribute}"
+        files = islice(sorted(folder.glob("*.py")), _MAX_FILES)
+        with_class = (
+            f"{other.name}:{attribute}" for other in files if attribute in _world_classes(other)
+        )
+        return next(with_class, f"{where}:{attribute}" if "::" in name else None)
     if colon:
         return None
     if _GYMNASIUM_ID.fullmatch(name):
@@ -112,6 +119,14 @@ def likely_name(name: str, folder: Path) -> str | None:
     return nearest_name(name, ENV_REGISTRY) or next(parts, None)
 
 
+def _world_classes(file: Path) -> list[str]:
+    """Return the names of classes of environments in the text of a file, [] if it is unreadable."""
+    with contextlib.suppress(OSError, UnicodeError):
+        return _WORLD_CLASS.findall(file.read_text("utf-8"))
+    return []
+
+
+_MAX_FILES = 100
 _WORLD_CLASS = re.compile(r"^class (\w+)\(.*(?:Environment|Match|VecEnv)\b", re.MULTILINE)
 _GYMNASIUM_ID = re.compile(r"([\w.-]+/)?[\w.-]+-v\d+")
 """The form of ids of Gymnasium, such as `CartPole-v1` and `ALE/Pong-v5`."""

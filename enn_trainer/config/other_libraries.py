@@ -149,11 +149,11 @@ def setting_hint(name: str) -> str | None:
     """Return the path of the setting that another library calls `name`; None for other words.
 
     Args:
-        name: such as `learning_rate`, `learning-rate` or `train.learning_rate`.
+        name: such as `learning_rate`, `--learning-rate` or `train.learning_rate`.
     """
     return SETTINGS_OF_OTHER_LIBRARIES.get(word_of(name))
 
 
 def word_of(name: str) -> str:
     """Return the last part of a dotted name, with underscores: `num_envs` for `vec.num-envs`."""
-    return name.rpartition(".")[2].replace("-", "_").lower()
+    return name.rpartition(".")[2].lstrip("-").replace("-", "_").lower()

@@ -11,14 +11,16 @@ from enn_trainer.cli.guesses.words import (
     ALGORITHMS,
     COMMANDS_OF_OTHER_LIBRARIES,
     OPTIONS_OF_OTHER_LIBRARIES,
+    SETTINGS,
     SWITCHES,
     UNAVAILABLE,
+    WITH_VALUE,
 )
 from enn_trainer.cli.typed_settings import _matching_settings, _settings
 from enn_trainer.config import CloneRunConfig, TrainConfig
 from enn_trainer.config.formats import read_file
 from enn_trainer.config.other_libraries import VALUES_OF_OTHER_LIBRARIES, setting_hint, word_of
-from enn_trainer.config.shipped import configs_of_world
+from enn_trainer.config.shipped import configs_of_world, shipped_configs
 from entity_env.errors import nearest_name
 from entity_env.examples import ENV_REGISTRY
 from entity_env.named_world import likely_name
@@ -54,7 +56,7 @@ class Correction:
         self.mistakes = list[str]()
         self._program, self._is_script = line.program, line.program != "enn"
         self._todo, self._words = list(line.words), list[str]()
-        self._first, self._loop, self._before, self._env = True, "", "", ""
+        self._is_first, self._env, self._around = True, "", "{}"
         self._command = "train"
         if not self._is_script:
             self._command = self._corrected_command(self._todo.pop(0), list(COMMANDS))
@@ -62,7 +64,6 @@ class Correction:
         if self._command in COMMANDS:
             self._options = COMMANDS[self._command].parser()._option_string_actions
         self._settings = _settings(CloneRunConfig if self._command == "clone" else TrainConfig)
-        self._matching = _matching_settings
 
     def text(self) -> str:
         """Correct the words and return the line."""
@@ -79,10 +80,7 @@ class Correction:
         self._complete()
         program = self._program if self._is_script else f"enn {self._command}"
         line = " ".join(filter(None, [program, shlex.join(self._words)]))
-        if self._loop:
-            variable = self._loop.split()[0]
-            line = f"for {self._loop}; do {line} --{variable} ${variable}; done"
-        return f"{self._before}{line}"
+        return self._around.replace("{}", line)
 
     # Commands.
 
@@ -113,7 +111,7 @@ class Correction:
     # Environments, runs and configurations.
 
     def _correct_name(self, word: str) -> None:
-        is_first, self._first = self._first, False
+        is_first, self._is_first = self._is_first, False
         if self._is_script or not (is_first or self._command == "plot"):
             self._words.append(word)
         elif self._command in _OF_ENV:
@@ -132,10 +130,10 @@ class Correction:
         if _is_run(path):
             self._command = _COMMAND_FOR_RUN.get(self._command, "watch")
             self._replace(word, str(path))
-        elif is_training and Path(word).suffix in _CONFIG_FILES:
+        elif is_training and self._is_config(word):
             self._replace(word, "--config", word)
         elif is_training and word.lower() in ALGORITHMS:
-            self._first = True
+            self._is_first = True
             self._replace(word)
         elif self._command == "envs" and word == "list":
             self._replace(word)
@@ -143,11 +141,15 @@ class Correction:
             self._env = self._likely_env(word)
             self._words.append(self._env)
 
+    def _is_config(self, word: str) -> bool:
+        is_shipped = word in shipped_configs() and likely_name(word, Path.cwd()) is None
+        return is_shipped or Path(word).suffix in _CONFIG_FILES
+
     def _likely_env(self, word: str) -> str:
         likely = None if word in ENV_REGISTRY else likely_name(word, Path.cwd())
         if likely in (None, word):
             return word
-        self.mistakes.append(word)
+        self.mistakes += [word, *word.split(":")]
         return str(likely)
 
     def _correct_run(self, word: str) -> None:
@@ -166,12 +168,19 @@ class Correction:
 
     def _run_of_env(self) -> str:
         """Return the newest run of the environment, or the first one after a command to train."""
-        name = self._env.rpartition(":")[2]
-        newest = _newest_run(RUNS, f"{name}-*")
+        newest = self._newest_run_of_env()
         if newest is None:
-            newest = RUNS / f"{name}-1"
-            self._before = f"enn train {shlex.quote(self._env)} && "
+            newest = RUNS / f"{self._env_name}-1"
+            self._around = f"enn train {shlex.quote(self._env)} && {{}}"
         return str(newest)
+
+    @property
+    def _env_name(self) -> str:
+        """Name of the environment in the folders of its runs; see `new_run_dir`."""
+        return re.sub(r"[^\w.-]+", "_", self._env.rpartition(":")[2])
+
+    def _newest_run_of_env(self) -> Path | None:
+        return _newest_run(RUNS, f"{self._env_name}-*")
 
     def _replace(self, word: str, *words: str) -> None:
         self.mistakes.append(word)
@@ -219,38 +228,40 @@ class Correction:
         """Append the words for a word of another library; return False for an unknown word."""
         word, path = word_of(name), setting_hint(name) if self._settings_here() else None
         template = OPTIONS_OF_OTHER_LIBRARIES.get(self._command, {}).get(word)
-        loop = {"seeds": "seed", "optimize": "lr"}.get(word) if self._command == "train" else None
-        if template is None and path is None and loop is None:
+        if template is None and path is None:
             return False
         self.mistakes.append(typed)
-        value = self._value(name, path, value, is_dropped=template == "")
-        if loop is not None:
-            values = "0.0003 0.001 0.003"
-            if loop == "seed":
-                values = " ".join(map(str, range(1, int(value) + 1 if value.isdecimal() else 4)))
-            self._loop = f"{loop} in {values}"
-        elif template == "{}":  # settings of the RL Zoo, as in n_steps:128
-            pairs = [value]
+        value = self._value(name, path, value)
+        if template is None:
+            assert path is not None
+            self._append_setting(word, path, value, is_option)
+        elif template == SETTINGS:
             while self._todo and re.match(r"\w+[:=]", self._todo[0]):
-                pairs.append(self._todo.pop(0))
-            for pair in pairs:
-                self._correct_assignment(*re.split("[:=]", f"{pair}:", maxsplit=1))
-        elif template is not None and value in ("latest", "true") and "{}" in template:
-            self._todo.append("--resume")
-        elif template is not None:
+                value += f" {self._todo.pop(0)}"
+            for pair in value.split():
+                self._correct_assignment(*re.split("[:=]", pair, maxsplit=1))
+        elif template.startswith("for "):
+            count = int(value) if value.isdecimal() else 3
+            self._around = template.format(" ".join(map(str, range(1, count + 1))))
+        elif value in ("latest", "true") and "{}" in template:
+            self._words.append("--resume")
+        else:
             self._words += [part.format(value) for part in template.split()]
-        elif path is not None:
-            value = VALUES_OF_OTHER_LIBRARIES.get(word, {}).get(value, value)
-            if value is not None:
-                value = self._likely_env(value) if path == "env.id" else value
-                short = path.rpartition(".")[2]
-                option = f"--{short if self._paths(short) == [path] else path}"
-                words = self._setting_words(option.replace("_", "-"), path, value)
-                self._words += words if is_option else [f"{path}={value}"]
         return True
 
+    def _append_setting(self, word: str, path: str, value: str, is_option: bool) -> None:
+        """Append a setting with the value that corresponds to a value of another library."""
+        corresponding = VALUES_OF_OTHER_LIBRARIES.get(word, {}).get(value, value)
+        if corresponding is None:
+            return
+        if path == "env.id":
+            corresponding = self._env = self._likely_env(corresponding)
+        option = f"--{'lr' if path == 'optim.lr' else path}".replace("_", "-")
+        words = self._setting_words(option, path, corresponding)
+        self._words += words if is_option else [f"{path}={corresponding}"]
+
     def _paths(self, name: str) -> list[str]:
-        return self._matching(name, self._settings_here())
+        return _matching_settings(name, self._settings_here())
 
     def _settings_here(self) -> dict[str, type]:
         return self._settings if self._command in _WITH_SETTINGS else {}
@@ -259,18 +270,16 @@ class Correction:
         is_on = self._settings[path] is bool and value == "true"
         return [option] if is_on else [option, value]
 
-    def _value(
-        self, name: str, path: str | None, value: str | None, is_dropped: bool = False
-    ) -> str:
+    def _value(self, name: str, path: str | None, value: str | None) -> str:
         """Return the value of an option, from the next word if it has none; "true" for a switch."""
         if value is not None:
             return value
-        is_switch = word_of(name) in SWITCHES or (
-            path in self._settings and self._settings[path] is bool and word_of(name) != "device"
-        )
-        has_value = bool(self._todo) and not self._todo[0].startswith("-")
-        if is_switch:
-            has_value = has_value and self._todo[0].lower() in ("true", "false")
+        is_bool = path is not None and self._settings[path] is bool
+        following = self._todo[0] if self._todo else "-"
+        if word_of(name) in SWITCHES or (is_bool and word_of(name) not in WITH_VALUE):
+            has_value = following.lower() in ("true", "false")
+        else:
+            has_value = not following.startswith("-")
         return self._todo.pop(0) if has_value else "true"
 
     def _number(self, typed: str, value: str) -> str:
@@ -287,13 +296,13 @@ class Correction:
         """Add what the command requires, and remove what does not go together."""
         if self._command == "train" and "--resume" in self._words:
             self._resume()
-        if self._first and self._command in _OF_RUN - {"inspect", "plot"}:
+        if self._is_first and self._command in _OF_RUN - {"inspect", "plot"}:
             self._add_run()
-        if self._first and self._command in ("check", "play"):
+        if self._is_first and self._command in ("check", "play"):
             files = (likely_name(str(file), Path.cwd()) for file in Path().glob("*.py"))
             self.mistakes.append("ENV")
             self._words.insert(0, next(filter(None, files), "TreasureHunt"))
-        if self._first and self._command == "checkpoints":
+        if self._is_first and self._command == "checkpoints":
             self._replace("COMMAND", "list", str(_newest_run(RUNS) or "RUN"))
         evals = [word for word in self._words if re.match(r"(--)?eval\.", word)]
         needs_length = self._command == "train" and evals
@@ -308,10 +317,10 @@ class Correction:
             return
         self._words.remove("--resume")
         self.mistakes.append("--resume")
-        newest = _newest_run(RUNS, f"{self._env.rpartition(':')[2]}-*")
+        newest = self._newest_run_of_env()
         if newest is None:
-            first = RUNS / f"{self._env.rpartition(':')[2]}-1"
-            self._words += ["--checkpoint-dir", str(first), "--resume-or-start"]
+            first = str(RUNS / f"{self._env_name}-1")
+            self._words += ["--checkpoint-dir", first, "--resume-or-start"]
         else:
             self._command = "resume"
             self._words = [str(newest) if w == self._env else w for w in self._words]

@@ -48,12 +48,18 @@ def line_to_type(message: str) -> str:
     from enn_trainer.cli.guesses.correction import Correction  # imports all settings
 
     correction = Correction(line)
-    text = correction.text()
+    try:
+        text = correction.text()
+    except OSError:  # a word that is no valid name of a file
+        return ""
     named = (rf"(?<![\w-]){re.escape(word)}(?!\w)" for word in correction.mistakes)
     return f"; type: {text}" if any(re.search(word, message) for word in named) else ""
 
 
 def run_path(text: str) -> Path:
     """Return the path of a run: a name that is not in this folder is looked up in `runs`."""
-    name, in_runs = text.partition("@")[0], RUNS / text
-    return in_runs if not Path(name).exists() and (RUNS / name).is_dir() else Path(text)
+    name = text.partition("@")[0]
+    try:
+        return RUNS / text if not Path(name).exists() and (RUNS / name).is_dir() else Path(text)
+    except OSError:  # the name is too long
+        return Path(text)

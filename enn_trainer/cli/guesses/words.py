@@ -31,22 +31,23 @@ COMMANDS_OF_OTHER_LIBRARIES = {
 }
 """Command with the meaning of a word of another library."""
 
-_LOOP = "for lr in 0.0003 0.001 0.003; do enn train {} --lr $lr; done"
+_LOOP = "for lr in 0.0003 0.001 0.003; do {} --lr $lr; done"
+_TRAIN_LOOP = _LOOP.replace("{}", "enn train {}")
 _COPY = "tar -czf {name}.tar.gz {}"
 _LOAD = """python -i -c "from enn_trainer import load_agent; agent = load_agent('{}')\""""
 UNAVAILABLE = {
     "convert": ("agents are loaded in Python", _LOAD),
     "delete": ("a run is a folder", "rm -r {}"),
     "export": ("agents are loaded in Python", _LOAD),
-    "hyperopt": ("compare a few values in runs", _LOOP),
-    "optimize": ("compare a few values in runs", _LOOP),
+    "hyperopt": ("compare a few values in runs", _TRAIN_LOOP),
+    "optimize": ("compare a few values in runs", _TRAIN_LOOP),
     "publish": ("a run is a folder to copy", _COPY),
     "push": ("a run is a folder to copy", _COPY),
     "push_to_hub": ("a run is a folder to copy", _COPY),
     "rm": ("a run is a folder", "rm -r {}"),
-    "sweep": ("compare a few values in runs", _LOOP),
+    "sweep": ("compare a few values in runs", _TRAIN_LOOP),
     "tensorboard": ("it is a program of its own", "tensorboard --logdir {}"),
-    "tune": ("compare a few values in runs", _LOOP),
+    "tune": ("compare a few values in runs", _TRAIN_LOOP),
     "upload": ("a run is a folder to copy", _COPY),
 }
 """Commands of other libraries without a counterpart: the nearest way, and a line for it."""
@@ -66,18 +67,22 @@ _SAVES = [
     *("checkpoint", "i", "load", "load_checkpoint", "load_model", "load_model_path", "load_path"),
     *("load_run", "model", "model_path", "pretrained", "restore", "trained_agent"),
 ]
+SETTINGS = "{} ..."
+"""Option followed by settings, as in `--hyperparams n_steps:128 learning_rate:0.01`."""
 _TRAIN_OPTIONS = {
     **_NOTHING,
     **dict.fromkeys(_FOLDERS, "--checkpoint-dir {}"),
     **dict.fromkeys(_NAMES, "--checkpoint-dir runs/{}"),
     **dict.fromkeys(_SAVES, "--init-from {}"),
-    "hyperparameters": "{}",
-    "hyperparams": "{}",
+    "hyperparameters": SETTINGS,
+    "hyperparams": SETTINGS,
     "initialize_from": "--init-from runs/{}",
     "n": "--total-timesteps {}",
     "no_save_model": "--no-save",
-    "params": "{}",
+    "params": SETTINGS,
+    "optimize": _LOOP.replace("{}", "{{}}"),
     "resume_path": "--resume-from {}",
+    "seeds": "for seed in {}; do {{}} --seed $seed; done",
 }
 _EPISODES = ("n", "n_episodes", "num_episodes", "n_eval_episodes", "eval_episodes", "episode_count")
 _DEFAULTS = ("device", "exp_id", "load_best", "load_model_path", "no_render", "stochastic")
@@ -106,3 +111,5 @@ SWITCHES = {
     *("stochastic", "use_cuda", "use_lstm", "use_memory", "use_rnn", "use_wandb", "video", "wandb"),
 }
 """Words that take no value, unless it is true or false."""
+WITH_VALUE = {"device"}
+"""Words with a value, for settings that are true or false."""
