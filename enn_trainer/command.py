@@ -87,7 +87,8 @@ def command(
                 outcome.append(function(manager))
 
             words, program = sys.argv[1:], Path(sys.argv[0]).name
-            with typed_line(f"python {shlex.quote(sys.argv[0])}", words):
+            parsers = {"train": functools.partial(run_parser, program)}
+            with typed_line(f"python {shlex.quote(sys.argv[0])}", words, parsers):
                 status = run_command(words, program, run, config_cls, state_cls, initial_state)
             if status or not outcome:
                 sys.exit(status)

@@ -71,10 +71,11 @@ def find_world(name: str, folder: Path | None = None) -> Any:
         if name.endswith(".py"):
             example = likely or f"{name}:World"
             raise UnknownWorld(f"expected the name of a class after the file, as in {example}")
+        if likely is not None:
+            expected = "expected the name of an environment"
+            raise UnknownWorld(f"{expected}, got {name!r}, did you mean {likely}?")
         ways = "file.py:Name, package.module:Name, gymnasium:ID, pettingzoo:MODULE"
-        options = f"{ways} or one of {', '.join(ENV_REGISTRY)}"
-        hint = "" if likely is None else f", did you mean {likely}?"
-        raise UnknownWorld(f"expected {options}; got {name!r}{hint}")
+        raise UnknownWorld(f"expected {ways} or one of {', '.join(ENV_REGISTRY)}; got {name!r}")
     library, _, inner_name = name.partition(":")
     if library in LIBRARIES:
         return LIBRARIES[library](inner_name, folder)

@@ -102,7 +102,8 @@ def run(arguments: Sequence[str]) -> int:
 
         print(versions())
         return 0
-    with typed_line("enn", arguments):
+    parsers = {name: command.parser for name, command in COMMANDS.items()}
+    with typed_line("enn", arguments, parsers):
         return _run_command(arguments[0], arguments[1:])
 
 

@@ -15,7 +15,8 @@ from enn_trainer.base.errors import (
     RankError,
     ServerError,
 )
-from enn_trainer.cli.guesses.typed_line import line_to_type, run_path
+from enn_trainer.cli.guesses.typed_line import line_to_type
+from enn_trainer.runtime.start_folder import path_of_run
 from entity_env.errors import EntityEnvError
 from entity_env.serialization.plain_open import replace_file
 
@@ -66,8 +67,8 @@ class OneLineParser(argparse.ArgumentParser):
         self.add_argument(name, action="store_true", help=help)
 
     def run(self, name: str, metavar: str, help: str | None = None, **more: Any) -> None:
-        """Add the path of a run or save as an argument; see `run_path`."""
-        self.add_argument(name, metavar=metavar, type=run_path, help=help, **more)
+        """Add the path of a run or save as an argument; see `path_of_run`."""
+        self.add_argument(name, metavar=metavar, type=path_of_run, help=help, **more)
 
     def world(self, required: bool = True) -> None:
         """Add the arguments `ENV KEY=VALUE ...`, also as `--env-kwargs`."""

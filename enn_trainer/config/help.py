@@ -109,7 +109,7 @@ def _nearest_fields(root: type[Any], path: str) -> str:
     paths = [entry.path for entry in entries(root)]
     parent, _, name = path.rpartition(".")
     likely, last = setting_hint(name), {other: other.rpartition(".")[2] for other in paths}
-    nearest = nearest_name(path, paths)
+    nearest = nearest_name(path, [p for p in paths if p.count(".") == path.count(".")])
     near = [nearest] if nearest is not None else [p for p in paths if last[p] == name]
     near = near or [p for p in paths if p == likely]
     near = near or [p for p in paths if last[p] == nearest_name(name, last.values())]

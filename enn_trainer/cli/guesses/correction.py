@@ -2,11 +2,10 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from enn_trainer.cli import COMMANDS
-from enn_trainer.cli.guesses.typed_line import RUNS, TypedLine, run_path
 from enn_trainer.cli.guesses.words import (
     ALGORITHMS,
     COMMANDS_OF_OTHER_LIBRARIES,
@@ -21,6 +20,7 @@ from enn_trainer.config import CloneRunConfig, TrainConfig
 from enn_trainer.config.formats import read_file
 from enn_trainer.config.other_libraries import VALUES_OF_OTHER_LIBRARIES, setting_hint, word_of
 from enn_trainer.config.shipped import configs_of_world, shipped_configs
+from enn_trainer.runtime.start_folder import RUNS, path_of_run
 from entity_env.errors import nearest_name
 from entity_env.examples import ENV_REGISTRY
 from entity_env.named_world import likely_name
@@ -46,23 +46,30 @@ class Correction:
     """Command line that is corrected word by word.
 
     Args:
-        line: the command line.
+        program: `enn`, or `python FILE` for a program of the user, which trains.
+        words: arguments of the program.
+        parsers: functions that return the parsers of the commands, by name.
 
     Attributes:
         mistakes: the words that were corrected.
     """
 
-    def __init__(self, line: TypedLine) -> None:
+    def __init__(
+        self,
+        program: str,
+        words: Sequence[str],
+        parsers: Mapping[str, Callable[[], ArgumentParser]],
+    ) -> None:
         self.mistakes = list[str]()
-        self._program, self._is_script = line.program, line.program != "enn"
-        self._todo, self._words = list(line.words), list[str]()
+        self._program, self._is_script = program, program != "enn"
+        self._todo, self._words = list(words), list[str]()
         self._is_first, self._env, self._around = True, "", "{}"
         self._command = "train"
         if not self._is_script:
-            self._command = self._corrected_command(self._todo.pop(0), list(COMMANDS))
+            self._command = self._corrected_command(self._todo.pop(0), list(parsers))
         self._options = {}
-        if self._command in COMMANDS:
-            self._options = COMMANDS[self._command].parser()._option_string_actions
+        if self._command in parsers:
+            self._options = parsers[self._command]()._option_string_actions
         self._settings = _settings(CloneRunConfig if self._command == "clone" else TrainConfig)
 
     def text(self) -> str:
@@ -93,7 +100,7 @@ class Correction:
             return "train"
         self.mistakes.append(typed)
         if command == "record" and self._todo:
-            is_run = _is_run(run_path(self._todo[0]))
+            is_run = _is_run(path_of_run(self._todo[0]))
             self._todo += ["--video", "video.gif"] if is_run else ["--record", "games.rec"]
             return "eval" if is_run else "play"
         if command in UNAVAILABLE:
@@ -104,7 +111,7 @@ class Correction:
         names = [word for word in self._todo if not word.startswith("-") and "=" not in word]
         name = likely_name(names[0], Path.cwd()) or names[0] if names else "TreasureHunt"
         if "enn train" not in template:
-            path = run_path(names[0]) if names else _newest_run(RUNS) or RUNS / "TreasureHunt-1"
+            path = path_of_run(names[0]) if names else _newest_run(RUNS) or RUNS / "TreasureHunt-1"
             name = str(path)
         return template.format(shlex.quote(name), name=shlex.quote(Path(name).name))
 
@@ -118,15 +125,15 @@ class Correction:
             self._correct_env(word)
         elif self._command in _OF_RUN:
             self._correct_run(word)
-        elif self._command == "checkpoints" and _is_run(run_path(word)):
-            self._replace(word, "list", str(run_path(word)))
+        elif self._command == "checkpoints" and _is_run(path_of_run(word)):
+            self._replace(word, "list", str(path_of_run(word)))
         elif self._command == "runs" and word == "list":
             self._replace(word)
         else:
             self._words.append(word)
 
     def _correct_env(self, word: str) -> None:
-        path, is_training = run_path(word), self._command in ("train", "profile")
+        path, is_training = path_of_run(word), self._command in ("train", "profile")
         if _is_run(path):
             self._command = _COMMAND_FOR_RUN.get(self._command, "watch")
             self._replace(word, str(path))
@@ -153,7 +160,7 @@ class Correction:
         return str(likely)
 
     def _correct_run(self, word: str) -> None:
-        path = run_path(word)
+        path = path_of_run(word)
         newest = None if _is_run(path) or self._command == "inspect" else _newest_run(path)
         if newest is not None:
             self._replace(word, str(newest))
@@ -256,6 +263,7 @@ class Correction:
             return
         if path == "env.id":
             corresponding = self._env = self._likely_env(corresponding)
+        corresponding = self._number(path, corresponding)
         option = f"--{'lr' if path == 'optim.lr' else path}".replace("_", "-")
         words = self._setting_words(option, path, corresponding)
         self._words += words if is_option else [f"{path}={corresponding}"]
