@@ -122,7 +122,7 @@ def likely_name(name: str, folder: Path) -> str | None:
 
 def _world_classes(file: Path) -> list[str]:
     """Return the names of classes of environments in the text of a file, [] if it is unreadable."""
-    with contextlib.suppress(OSError, UnicodeError):
+    with contextlib.suppress(OSError, ValueError):
         return _WORLD_CLASS.findall(file.read_text("utf-8"))
     return []
 

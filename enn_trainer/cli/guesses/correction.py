@@ -156,7 +156,7 @@ class Correction:
         likely = None if word in ENV_REGISTRY else likely_name(word, Path.cwd())
         if likely in (None, word):
             return word
-        self.mistakes += [word, *word.split(":")]
+        self.mistakes += [word, *filter(None, word.split(":"))]
         return str(likely)
 
     def _correct_run(self, word: str) -> None:
@@ -245,11 +245,10 @@ class Correction:
         elif template == SETTINGS:
             while self._todo and re.match(r"\w+[:=]", self._todo[0]):
                 value += f" {self._todo.pop(0)}"
-            for pair in value.split():
-                self._correct_assignment(*re.split("[:=]", pair, maxsplit=1))
+            for pair in re.findall(r"(\w+)[:=](\S*)", value):
+                self._correct_assignment(*pair)
         elif template.startswith("for "):
-            count = int(value) if value.isdecimal() else 3
-            self._around = template.format(" ".join(map(str, range(1, count + 1))))
+            self._around = template.format(value if value.isdecimal() else 3)
         elif value in ("latest", "true") and "{}" in template:
             self._words.append("--resume")
         else:
@@ -321,25 +320,28 @@ class Correction:
 
     def _resume(self) -> None:
         """Replace `--resume` without a folder by a command that continues a run."""
-        if "--checkpoint-dir" in self._words or not self._env:
+        newest = self._newest_run_of_env() if self._env else _newest_run(RUNS)
+        if "--checkpoint-dir" in self._words or (newest is None and not self._env):
             return
         self._words.remove("--resume")
         self.mistakes.append("--resume")
-        newest = self._newest_run_of_env()
         if newest is None:
             first = str(RUNS / f"{self._env_name}-1")
             self._words += ["--checkpoint-dir", first, "--resume-or-start"]
         else:
-            self._command = "resume"
-            self._words = [str(newest) if w == self._env else w for w in self._words]
+            self._command, self._is_first = "resume", False
+            self._words = [str(newest), *self._without_env()]
 
     def _add_run(self) -> None:
         """Add the newest run, of the environment of `--env` if there is one."""
         self.mistakes += ["RUN", "CHECKPOINT"]
         if "--env" in self._words[:-1]:
-            index = self._words.index("--env")
-            self._env = self._words[index + 1]
-            del self._words[index : index + 2]
-            self._words.insert(0, self._run_of_env())
+            self._env = self._words[self._words.index("--env") + 1]
+            self._words = [self._run_of_env(), *self._without_env()]
         else:
             self._words.insert(0, str(_newest_run(RUNS) or "RUN"))
+
+    def _without_env(self) -> list[str]:
+        """Return the words without the environment, and without an option before it."""
+        words = [word for word in self._words if word not in (self._env, f"env.id={self._env}")]
+        return [word for word in words if word not in ("--env", "--env-id", "--env.id")]

@@ -82,7 +82,7 @@ _TRAIN_OPTIONS = {
     "params": SETTINGS,
     "optimize": _LOOP.replace("{}", "{{}}"),
     "resume_path": "--resume-from {}",
-    "seeds": "for seed in {}; do {{}} --seed $seed; done",
+    "seeds": "for seed in $(seq {}); do {{}} --seed $seed; done",
 }
 _EPISODES = ("n", "n_episodes", "num_episodes", "n_eval_episodes", "eval_episodes", "episode_count")
 _DEFAULTS = ("device", "exp_id", "load_best", "load_model_path", "no_render", "stochastic")

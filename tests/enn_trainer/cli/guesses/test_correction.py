@@ -142,7 +142,9 @@ def test_nine_in_ten_first_guesses_are_accepted_or_answered() -> None:
         ("enn learn Xor --lr-rate 1 --num-steps 4", "enn train Xor --lr-rate 1 --rollout.steps 4"),
         ("enn enjoy --env Xor", "enn train Xor && enn watch runs/Xor-1"),
         ("enn tune Xro", "for lr in 0.0003 0.001 0.003; do enn train Xor --lr $lr; done"),
-        ("enn train Xor --seeds 2", "for seed in 1 2; do enn train Xor --seed $seed; done"),
+        ("enn train Xor --seeds 2", "for seed in $(seq 2); do enn train Xor --seed $seed; done"),
+        ("enn train Xor --hyperparams --seed 3", "enn train Xor --seed 3"),
+        ("enn train Xor --params n_envs=8 gamma:0.9", "rollout.num_envs=8 ppo.gamma=0.9"),
         ("enn train 'my env.yaml' --run-id x", "enn train --config 'my env.yaml'"),
     ],
 )
@@ -190,6 +192,8 @@ def test_newest_run_of_an_environment_is_resumed(
     Path("runs/Xor-3").mkdir()  # has no saves
     line = ["train", "Xor", "--seed", "3", "--resume"]
     assert refused(line, capsys).endswith("; type: enn resume runs/Xor-1 --seed 3\n")
+    line = ["train", "--load", "latest", "--env", "Xor"]
+    assert refused(line, capsys).endswith("; type: enn resume runs/Xor-1\n")
     assert refused(["eval", "Xor"], capsys).endswith("; type: enn eval runs/Xor-1\n")
 
 
