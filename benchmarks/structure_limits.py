@@ -39,7 +39,7 @@ LAYERS = {
 layer may import only layers below it."""
 
 LIMITS: dict[str, float] = {
-    "modules": 343,
+    "modules": 348,
     "files in the largest folder": 29,
     "longest file, lines": 629,
     "lines of a function: median, 95%": 27,
@@ -48,7 +48,7 @@ LIMITS: dict[str, float] = {
     "functions of more than 8 parameters": 0,
     "classes of more than 12 attributes": 20,
     "imports between layers of enn_trainer that run up": 2,
-    "modules that the trainer imports": 228,
+    "modules that the trainer imports": 229,
     "modules of enn_trainer below the collector": 12,
     "circles of imports in the page": 0,
     "files that an update calls": 81,
@@ -77,8 +77,9 @@ FOLDERS = {
     "enn_trainer/checkpoints": 2998,
     "enn_trainer/checkpoints/migrate": 984,
     "enn_trainer/cli": 4157,
+    "enn_trainer/cli/guesses": 415,
     "enn_trainer/cli/starters": 277,
-    "enn_trainer/config": 2735,
+    "enn_trainer/config": 2874,
     "enn_trainer/curriculum": 443,
     "enn_trainer/evaluation": 2060,
     "enn_trainer/experience": 2514,
