@@ -40,7 +40,7 @@ LAYERS = {
 layer may import only layers below it."""
 
 LIMITS: dict[str, float] = {
-    "modules": 345,
+    "modules": 350,
     "files in the largest folder": 29,
     "longest file, lines": 629,
     "lines of a function: median, 95%": 27,
@@ -49,7 +49,7 @@ LIMITS: dict[str, float] = {
     "functions of more than 8 parameters": 0,
     "classes of more than 12 attributes": 20,
     "imports between layers of enn_trainer that run up": 2,
-    "modules that the trainer imports": 230,
+    "modules that the trainer imports": 231,
     "modules of enn_trainer below the collector": 12,
     "circles of imports in the page": 0,
     "files that an update calls": 81,
@@ -78,8 +78,9 @@ FOLDERS = {
     "enn_trainer/checkpoints": 2998,
     "enn_trainer/checkpoints/migrate": 984,
     "enn_trainer/cli": 4157,
+    "enn_trainer/cli/guesses": 415,
     "enn_trainer/cli/starters": 277,
-    "enn_trainer/config": 2735,
+    "enn_trainer/config": 2874,
     "enn_trainer/curriculum": 443,
     "enn_trainer/evaluation": 2060,
     "enn_trainer/experience": 2514,
@@ -88,7 +89,7 @@ FOLDERS = {
     "enn_trainer/selfplay": 873,
     "enn_trainer/tracking": 956,
     "enn_trainer/viewer": 2035,
-    "entity_env": 2221,
+    "entity_env": 2290,
     "entity_env/actions": 985,
     "entity_env/adapters": 3424,
     "entity_env/examples": 2252,

@@ -4,6 +4,7 @@ import argparse
 import functools
 import inspect
 import os
+import shlex
 import signal
 import sys
 import time
@@ -24,6 +25,7 @@ from enn_trainer.checkpoints.named_code import trust_of_run
 from enn_trainer.checkpoints.state import State, init_train_state
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli.arguments import EXPECTED_ERRORS, OneLineParser, failed
+from enn_trainer.cli.guesses.typed_line import typed_line
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
@@ -84,8 +86,10 @@ def command(
             def run(manager: StateManager) -> None:
                 outcome.append(function(manager))
 
-            program = Path(sys.argv[0]).name
-            status = run_command(sys.argv[1:], program, run, config_cls, state_cls, initial_state)
+            words, program = sys.argv[1:], Path(sys.argv[0]).name
+            parsers = {"train": functools.partial(run_parser, program)}
+            with typed_line(f"python {shlex.quote(sys.argv[0])}", words, parsers):
+                status = run_command(words, program, run, config_cls, state_cls, initial_state)
             if status or not outcome:
                 sys.exit(status)
             return outcome[0]

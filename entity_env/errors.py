@@ -12,12 +12,13 @@ EntityEnvError
 └── UnknownWorld        unknown environment, or one that cannot be imported
 """
 
-import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 LONG = 2000
 """The `max_length` for values that environments return, long enough to show most of them whole."""
+_MAX_LETTERS = 100
+"""Largest number of letters of a name in the search for the nearest one."""
 
 
 def one_line(error: BaseException) -> str:
@@ -54,19 +55,54 @@ def truncate(text: str, max_length: int) -> str:
     return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 
-def did_you_mean(
-    name: str, names: Iterable[str], cutoff: float = 0.6, separator: str = ", "
-) -> str:
-    """Return ", did you mean NAME?" with the closest valid name, "" if there is none.
+def did_you_mean(name: str, names: Iterable[str], separator: str = ", ") -> str:
+    """Return ", did you mean NAME?" with the nearest valid name, "" if none is near.
 
     Args:
         name: the unknown name.
         names: the valid names.
-        cutoff: minimum similarity, from 0 for any name to 1 for an equal one.
         separator: prefix of the question.
     """
-    nearest = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
-    return f"{separator}did you mean {nearest[0]}?" if nearest else ""
+    nearest = nearest_name(name, names)
+    return "" if nearest is None else f"{separator}did you mean {nearest}?"
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the valid name with the smallest edit distance to a typed one, None if none is near.
+
+    Near is a distance of 1 for a name of up to five letters, of 2 for a longer one; case, "-" and
+    "_" do not count.
+
+    Args:
+        name: the typed name; of a long one only the beginning counts.
+        names: the valid names; of equally near ones the first is returned.
+    """
+    typed = _letters(name)
+    most = 1 if sum(map(str.isalnum, typed)) <= 5 else 2
+    near = [other for other in names if abs(len(other) - len(typed)) <= most]
+    distances = [_edit_distance(typed, _letters(other)) for other in near]
+    least = min(distances, default=most + 1)
+    return near[distances.index(least)] if least <= most else None
+
+
+def _letters(name: str) -> str:
+    return name[:_MAX_LETTERS].lower().replace("-", "_")
+
+
+def _edit_distance(first: str, second: str) -> int:
+    """Return the number of insertions, deletions, replacements and swaps of neighbours.
+
+    Source: the optimal string alignment distance, Damerau 1964.
+    """
+    rows: list[list[int]] = [[*range(len(second) + 1)]]
+    for i, letter in enumerate(first, 1):
+        row: list[int] = [i]
+        for j, other in enumerate(second, 1):
+            row.append(min(row[-1] + 1, rows[-1][j] + 1, rows[-1][j - 1] + (letter != other)))
+            if min(i, j) > 1 and letter == second[j - 2] and first[i - 2] == other:
+                row[j] = min(row[j], rows[-2][j - 2] + 1)
+        rows.append(row)
+    return rows[-1][-1]
 
 
 class EntityEnvError(Exception):

@@ -270,6 +270,6 @@ def unknown_label(
     # Labels come last, as long messages are truncated.
     hint = f"; give a label, or its index from 0 to {len(labels) - 1}."
     if isinstance(value, str):
-        hint = did_you_mean(repr(value), map(repr, labels), cutoff=0.0, separator="; ")
+        hint = did_you_mean(repr(value), map(repr, labels), separator="; ") or ";"
     got += f"{hint} Labels: {truncate(', '.join(map(repr, labels)), _WIDEST)}"
     return unexpected(env_index, what, f"{kind.name} to be one of {len(labels)} labels", got)

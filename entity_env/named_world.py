@@ -1,5 +1,6 @@
 """Lookup of environments and bots by names from command lines and configurations."""
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -11,13 +12,14 @@ import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from entity_env.bot import Bot
 from entity_env.environment import Environment
-from entity_env.errors import UnknownWorld, did_you_mean
+from entity_env.errors import UnknownWorld, did_you_mean, nearest_name
 from entity_env.examples import ENV_REGISTRY
 from entity_env.imports.extras import remedy
 from entity_env.match import Match
@@ -61,15 +63,19 @@ def find_world(name: str, folder: Path | None = None) -> Any:
         UnknownWorld: the name does not exist, or cannot be imported.
     """
     where, colon, attribute = name.rpartition(":")
-    if not colon:
-        if name in ENV_REGISTRY:
-            return ENV_REGISTRY[name]
-        if name.endswith(".py"):
-            raise UnknownWorld(f"expected the name of a class after the file, as in {name}:World")
-        ways = "file.py:Name, package.module:Name, gymnasium:ID, pettingzoo:MODULE"
-        options = f"{ways} or one of {', '.join(ENV_REGISTRY)}"
-        raise UnknownWorld(f"expected {options}; got {name!r}{did_you_mean(name, ENV_REGISTRY)}")
     folder = Path.cwd() if folder is None else folder
+    if not colon and name in ENV_REGISTRY:
+        return ENV_REGISTRY[name]
+    if not colon or "::" in name:
+        likely = likely_name(name, folder)
+        if name.endswith(".py"):
+            example = likely or f"{name}:World"
+            raise UnknownWorld(f"expected the name of a class after the file, as in {example}")
+        if likely is not None:
+            expected = "expected the name of an environment"
+            raise UnknownWorld(f"{expected}, got {name!r}, did you mean {likely}?")
+        ways = "file.py:Name, package.module:Name, gymnasium:ID, pettingzoo:MODULE"
+        raise UnknownWorld(f"expected {ways} or one of {', '.join(ENV_REGISTRY)}; got {name!r}")
     library, _, inner_name = name.partition(":")
     if library in LIBRARIES:
         return LIBRARIES[library](inner_name, folder)
@@ -80,6 +86,51 @@ def find_world(name: str, folder: Path | None = None) -> Any:
     return getattr(module, attribute)
 
 
+def likely_name(name: str, folder: Path) -> str | None:
+    """Return the name for `find_world` that an unknown name most likely stands for; else None.
+
+    Files are read, not imported.
+
+    Args:
+        name: such as `CartPole-v1`, `treasure_hunt`, `file.py`, `file.py:name` or `file.py::Name`.
+        folder: base of relative paths.
+    """
+    where, colon, attribute = name.replace("::", ":").rpartition(":")
+    file = folder / (where or name)
+    if file.suffix == ".py":
+        likely = nearest_name(attribute, _world_classes(file))
+        if not colon:
+            likely = next(iter(_world_classes(file)), None)
+        if likely is not None:
+            return f"{where or name}:{likely}"
+        files = islice(sorted(folder.glob("*.py")), _MAX_FILES)
+        with_class = (
+            f"{other.name}:{attribute}" for other in files if attribute in _world_classes(other)
+        )
+        return next(with_class, f"{where}:{attribute}" if "::" in name else None)
+    if colon:
+        return None
+    if _GYMNASIUM_ID.fullmatch(name):
+        return f"gymnasium:{name}"
+    if (pettingzoo := importlib.util.find_spec("pettingzoo")) and pettingzoo.origin:
+        for module in Path(pettingzoo.origin).parent.glob("*/*_v[0-9]*.py"):
+            if module.stem == name:
+                return f"pettingzoo:{module.parent.name}.{name}"
+    parts = (known for known in ENV_REGISTRY if name.title() in re.findall("[A-Z][a-z]+", known))
+    return nearest_name(name, ENV_REGISTRY) or next(parts, None)
+
+
+def _world_classes(file: Path) -> list[str]:
+    """Return the names of classes of environments in the text of a file, [] if it is unreadable."""
+    with contextlib.suppress(OSError, ValueError):
+        return _WORLD_CLASS.findall(file.read_text("utf-8"))
+    return []
+
+
+_MAX_FILES = 100
+_WORLD_CLASS = re.compile(r"^class (\w+)\(.*(?:Environment|Match|VecEnv)\b", re.MULTILINE)
+_GYMNASIUM_ID = re.compile(r"([\w.-]+/)?[\w.-]+-v\d+")
+"""The form of ids of Gymnasium, such as `CartPole-v1` and `ALE/Pong-v5`."""
 _BOT = re.compile(r"(.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):[^\W\d]\w*")
 
 

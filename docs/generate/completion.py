@@ -14,6 +14,7 @@ from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.completion_command import SCRIPTS
 from enn_trainer.config import CloneRunConfig, TrainConfig
 from enn_trainer.config.schema import schema_of
+from enn_trainer.runtime.start_folder import path_of_run
 from entity_env.examples import ENV_REGISTRY
 
 NO_SPACE = """
@@ -58,7 +59,7 @@ def _add_words(parser: argparse.ArgumentParser, command: str) -> None:
             action.choices = [*ENV_REGISTRY]
         elif "FIELD=VALUE" in str(action.metavar):
             action.choices = [*settings(fields), *ENV_REGISTRY]
-        elif action.type is Path:
+        elif action.type in (Path, path_of_run):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
 
 

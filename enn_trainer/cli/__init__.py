@@ -7,8 +7,16 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
-from enn_trainer.cli.arguments import EXPECTED_ERRORS, ArgumentsExit, OneLineParser, failed
+from enn_trainer.cli.arguments import (
+    EXPECTED_ERRORS,
+    USAGE_ERROR,
+    ArgumentsExit,
+    OneLineParser,
+    failed,
+)
 from enn_trainer.cli.failures import REPORT, disk_problem, is_unforeseen, torch_problem
+from enn_trainer.cli.guesses.typed_line import line_to_type, typed_line
+from enn_trainer.cli.guesses.words import UNAVAILABLE
 from enn_trainer.runtime.interrupt import ended_by, one_line_if_interrupted
 from entity_env.errors import as_error, did_you_mean
 from entity_env.imports.extras import remedy
@@ -84,15 +92,22 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit status."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if arguments[:1] == ["help"] and len(arguments) > 1:
+        arguments = [arguments[1], "--help"]
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if arguments else 2
-    if arguments[0] == "--version":
+    if arguments[0] in ("--version", "version"):
         from enn_trainer.runtime.versions import versions  # starts other programs
 
         print(versions())
         return 0
-    name, rest = arguments[0], arguments[1:]
+    parsers = {name: command.parser for name, command in COMMANDS.items()}
+    with typed_line("enn", arguments, parsers):
+        return _run_command(arguments[0], arguments[1:])
+
+
+def _run_command(name: str, rest: Sequence[str]) -> int:
     if name in COMMANDS:
         try:
             with ended_by(signal.SIGINT):
@@ -113,7 +128,10 @@ def run(arguments: Sequence[str]) -> int:
             raise
         except SystemExit as error:  # raised by an environment, as commands return a status
             raise as_error(error) from error
-    hint = did_you_mean(name, COMMANDS)
     names = " or ".join(", ".join(COMMANDS).rsplit(", ", 1))
-    print(f"error: command: expected {names}, got {name!r}{hint}", file=sys.stderr)
-    return 2
+    problem = f"command: expected {names}, got {name!r}{did_you_mean(name, COMMANDS)}"
+    if name in UNAVAILABLE:
+        got = f"{name}, which is not available: {UNAVAILABLE[name][0]}"
+        problem = f"command: expected a command of enn --help, got {got}"
+    print(f"error: {problem}{line_to_type(problem)}", file=sys.stderr)
+    return USAGE_ERROR

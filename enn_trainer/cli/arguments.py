@@ -15,6 +15,8 @@ from enn_trainer.base.errors import (
     RankError,
     ServerError,
 )
+from enn_trainer.cli.guesses.typed_line import line_to_type
+from enn_trainer.runtime.start_folder import path_of_run
 from entity_env.errors import EntityEnvError
 from entity_env.serialization.plain_open import replace_file
 
@@ -38,7 +40,8 @@ def failed(error: Exception, message: str | None = None) -> int:
         error: the error; `ConfigError` and `CheckpointError` have the status `USAGE_ERROR`.
         message: message to print instead of the message of the error.
     """
-    print(f"error: {error if message is None else message}", file=sys.stderr)
+    text = str(error) if message is None else message
+    print(f"error: {text}{line_to_type(text)}", file=sys.stderr)
     return USAGE_ERROR if isinstance(error, ConfigError | CheckpointError) else FAILURE
 
 
@@ -63,6 +66,10 @@ class OneLineParser(argparse.ArgumentParser):
         """Add an option without a value."""
         self.add_argument(name, action="store_true", help=help)
 
+    def run(self, name: str, metavar: str, help: str | None = None, **more: Any) -> None:
+        """Add the path of a run or save as an argument; see `path_of_run`."""
+        self.add_argument(name, metavar=metavar, type=path_of_run, help=help, **more)
+
     def world(self, required: bool = True) -> None:
         """Add the arguments `ENV KEY=VALUE ...`, also as `--env-kwargs`."""
         self.add_argument("env", metavar="ENV", nargs=None if required else "?", help=_WORLD)
@@ -86,7 +93,8 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with an error message and `USAGE_ERROR`."""
-        self.exit(USAGE_ERROR, f"error: {message}; see {self.prog} --help\n")
+        hint = line_to_type(message) or f"; see {self.prog} --help"
+        self.exit(USAGE_ERROR, f"error: {message}{hint}\n")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Raise ArgumentsExit, to be distinguished from a SystemExit of an environment."""

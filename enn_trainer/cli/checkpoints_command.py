@@ -323,7 +323,7 @@ def parser() -> OneLineParser:
         command: OneLineParser = commands.add_parser(
             name, help=text, description=description, epilog=f"{_EPILOG}{name} {example}"
         )
-        command.add_argument("path", type=Path, metavar=path, **more)
+        command.run("path", path, **more)
         command.set_defaults(run=run)
         return command
 

@@ -365,7 +365,7 @@ def parser() -> OneLineParser:
     description = "Evaluate the agent of a checkpoint."
     parser = OneLineParser(prog="enn eval", description=description, epilog=_EPILOG)
     # The agent, its opponent and the episodes.
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder")
+    parser.run("checkpoint", "CHECKPOINT", "a checkpoint, or a run's folder")
     parser.option("--opponent", "PATH", 'a checkpoint, a bot (file.py:Name), or "random"')
     episodes_help = f"episodes of each suite (default: {DEFAULT_EPISODES})"
     parser.option("--episodes", "N", episodes_help, type=positive, default=DEFAULT_EPISODES)

@@ -12,6 +12,7 @@ from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.base.tables import aligned, rows_of_spaces, show_lines
 from enn_trainer.checkpoints.migrate.config_diff import lines_not_default
 from enn_trainer.cli.arguments import FAILURE, OneLineParser
+from enn_trainer.cli.guesses.typed_line import line_to_type
 from enn_trainer.config import CloneRunConfig, TrainConfig
 from enn_trainer.config.formats import read_file
 from enn_trainer.config.load import load_config
@@ -41,7 +42,7 @@ def parser() -> OneLineParser:
     """Return the parser of `enn inspect`."""
     description = "Describe a file or folder on one page. Nothing in it is executed."
     parser = OneLineParser(prog="enn inspect", description=description, epilog=_EPILOG)
-    parser.add_argument("path", type=Path, metavar="PATH", help="a file or folder")
+    parser.run("path", "PATH", "a file or folder")
     return parser
 
 
@@ -61,7 +62,7 @@ def inspect_command(arguments: Sequence[str]) -> int:
         problem = f"cannot be read: {error.strerror}"
     except ValueError as error:
         problem = f"not a file of this program: {error}"
-    show_lines([f"{path}: {problem}"], console)
+    show_lines([f"{path}: {problem}{line_to_type(str(path))}"], console)
     return FAILURE
 
 

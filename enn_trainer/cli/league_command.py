@@ -310,7 +310,7 @@ def parser() -> OneLineParser:
 
     # enn league show
     sub = command("show", _show, "members, results and ratings of a run", "show runs/duel")
-    sub.add_argument("path", metavar="RUN", help="a run, or one of its saves")
+    sub.run("path", "RUN", "a run, or one of its saves")
     sub.flag("--json", "print as JSON")
 
     # enn league play

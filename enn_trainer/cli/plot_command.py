@@ -94,7 +94,7 @@ def parser() -> OneLineParser:
     """Return the parser of `enn plot`."""
     description = "Draw return, entropy, KL and speed of runs, or other metrics."
     parser = OneLineParser(prog="enn plot", description=description, epilog=_EPILOG)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.run("runs", "RUN", nargs="+")
     parser.option("--metric", "TAG", "tags to draw, one chart each", nargs="+", action="extend")
     picture = "file to write: .png, .svg, .pdf (default: plot.png)"
     parser.option("--out", "FILE", picture, type=Path, default=Path("plot.png"))

@@ -21,7 +21,7 @@ def parser() -> OneLineParser:
     """Return the parser of `enn resume`."""
     description = "Continue a run in its folder."
     parser = OneLineParser(prog="enn resume", description=description, epilog=_EPILOG)
-    parser.add_argument("run", metavar="RUN", help="the folder of a run")
+    parser.run("run", "RUN", "the folder of a run")
     settings = "settings to change, such as total_timesteps=2000000"
     parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings, default=[])
     add_ways_to_run(parser)
@@ -33,5 +33,5 @@ def resume_command(arguments: Sequence[str]) -> int:
     options = parse_typed(parser(), arguments, TrainConfig)
     flags = ("trust", "dry_run", "print_config", "verbose")
     flag_arguments = [f"--{name.replace('_', '-')}" for name in flags if vars(options)[name]]
-    words = ["--checkpoint-dir", options.run, "--resume", *flag_arguments, *options.overrides]
+    words = ["--checkpoint-dir", str(options.run), "--resume", *flag_arguments, *options.overrides]
     return train_command(words, "enn resume", line_with_trust("enn resume", arguments))

@@ -45,7 +45,7 @@ def parser() -> OneLineParser:
     description = "List the runs in a folder."
     listing = OneLineParser(prog="enn runs", description=description, epilog=_EPILOG)
     help = "a folder of runs, or a run (default: runs)"
-    listing.add_argument("folder", nargs="?", metavar="DIR", type=Path, help=help)
+    listing.run("folder", "DIR", help, nargs="?")
     listing.flag("--json", "print JSON")
     return listing
 

@@ -206,7 +206,7 @@ def parser() -> OneLineParser:
     description = "Let an agent play on a page on this machine, where you can take over."
     parser = OneLineParser(prog="enn serve", description=description, epilog=_EPILOG)
     # The agent, its opponent and the environment.
-    parser.add_argument("checkpoint", metavar="RUN", help="a checkpoint, or a run's folder")
+    parser.run("checkpoint", "RUN", "a checkpoint, or a run's folder")
     parser.option("--opponent", "PATH", 'a checkpoint, a bot (file.py:Name), or "random"')
     parser.flag("--follow", "play each episode with the newest save of the run")
     add_world_options(parser)

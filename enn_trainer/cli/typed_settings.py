@@ -15,6 +15,7 @@ from enn_trainer.cli.load_world import parse_kwargs
 from enn_trainer.config.build import type_of_field
 from enn_trainer.config.help import matching_settings, setting_types
 from enn_trainer.config.load import load_with_sources
+from enn_trainer.config.other_libraries import setting_hint
 from enn_trainer.config.shipped import configs_of_world, find_config, shipped_configs
 from enn_trainer.runtime.trust import TYPED, import_named
 from entity_env.errors import UnknownWorld, did_you_mean
@@ -67,7 +68,8 @@ def settings_from_options(
 
         # The setting, and its value.
         if not paths:
-            parser.error(f"{option}: no such option{_nearest_option(option, options, kinds)}")
+            hint = "" if setting_hint(option) else _nearest_option(option, options, kinds)
+            parser.error(f"{option}: no such option{hint}")
         if len(paths) > 1:
             several = " or ".join(f"--{path}" for path in paths)
             parser.error(f"{option}: expected {several}, got an ambiguous name")

@@ -226,9 +226,8 @@ def parser() -> OneLineParser:
     description = "Write a replay page of the episodes of an agent."
     parser = OneLineParser(prog="enn watch", description=description, epilog=_EPILOG)
     # The agent, its opponent and the episodes.
-    parser.add_argument(
-        "checkpoint", metavar="RUN", help="a checkpoint, a run's folder, or a recording (.rec)"
-    )
+    recordings = "a checkpoint, a run's folder, or a recording (.rec)"
+    parser.run("checkpoint", "RUN", recordings)
     parser.option("--opponent", "PATH", 'a checkpoint, a bot (file.py:Name), or "random"')
     parser.option("--beside", "PATH", "another agent that observes the same frames without acting")
     parser.option("--agent", "PATH", "for a recording: an agent that observes its frames")

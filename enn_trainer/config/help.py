@@ -7,7 +7,8 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from enn_trainer.config.field_types import ConfigField, entries, strip_optional
-from entity_env.errors import short_repr, truncate
+from enn_trainer.config.other_libraries import setting_hint
+from entity_env.errors import nearest_name, short_repr, truncate
 
 # Least likeness of a match (see _likeness).
 _ALIKE = 0.6
@@ -125,14 +126,22 @@ def unknown_field(root: type[Any], path: str, value: object, with_nearest: bool 
 
 
 def _nearest_fields(root: type[Any], path: str) -> str:
-    settings = list(entries(root))
-    parent = path.rpartition(".")[0]
-    siblings = [entry.path for entry in settings if entry.path.rpartition(".")[0] == parent]
-    ranked = _rank_matches(path, settings)
-    if ranked:
-        near = [entry.path for likeness, entry in ranked[:3] if likeness > ranked[0][0] - 0.1]
-        in_section = [name for name in near if name in siblings]
-        return f"did you mean {' or '.join(in_section or near)}?"
+    """Return the question for the nearest fields, or else the fields of the section.
+
+    Near is a path within a small edit distance; then the same name in other sections, the name of
+    another library, or a name within a small edit distance.
+    """
+    paths = [entry.path for entry in entries(root)]
+    parent, _, name = path.rpartition(".")
+    likely, last = setting_hint(name), {other: other.rpartition(".")[2] for other in paths}
+    nearest = nearest_name(path, [p for p in paths if p.count(".") == path.count(".")])
+    near = [nearest] if nearest is not None else [p for p in paths if last[p] == name]
+    near = near or [p for p in paths if p == likely]
+    near = near or [p for p in paths if last[p] == nearest_name(name, last.values())]
+    siblings = [other for other in paths if other.rpartition(".")[0] == parent]
+    if near:
+        in_section = [other for other in near if other in siblings]
+        return f"did you mean {' or '.join((in_section or near)[:3])}?"
     return f"expected {', '.join(siblings)}" if siblings else f"{parent} has no fields"
 
 

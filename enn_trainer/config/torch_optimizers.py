@@ -77,8 +77,7 @@ def _problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str
     classes = _classes()
     if name not in classes:
         usable = usable_optimizers()
-        alike = [one for one in usable if one.lower() == name.lower()]
-        hint = did_you_mean(name, alike or usable, 0.0 if alike else 0.5, separator="; ")
+        hint = did_you_mean(name, usable, separator="; ")
         yield f"name: expected one of {', '.join(usable)}, got {short_repr(name)}{hint}"
         return
     arguments = inspect.signature(classes[name]).parameters
@@ -93,7 +92,7 @@ def _problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str
         if key in _FIELDS:
             hint = f"is set by optim.{key}"
         else:
-            near = did_you_mean(key, accepted, cutoff=0.5, separator="; ")
+            near = did_you_mean(key, accepted, separator="; ")
             hint = f"is not an argument of {name}{near or ', which has ' + ', '.join(accepted)}"
         yield f"kwargs: {key} {hint}"
     if len(unknown) > _MAX_UNKNOWN:

@@ -99,13 +99,14 @@ def env_factory(
         raise TypeError(
             f"env: expected a subclass of Environment, Match or VecEnv, or a factory "
             f"(EnvConfig, num_envs, processes, first_env_index) -> VecEnv, got class {env.__name__}"
+            f"{_adapter_hint(env, env.__name__)}"
         )
 
     # Functions: of one environment, or of many.
     if not callable(env):
         raise TypeError(
             "env: expected a class, a factory or a function that creates one environment, got "
-            f"{short_repr(env)}"
+            f"{short_repr(env)}{_adapter_hint(type(env), _text_of(env))}"
         )
     if makes_one_environment(env):
         return _list_factory(None, env, sent or env)
@@ -318,12 +319,39 @@ def _create_one(create_env: Callable[[], Any], name: str) -> Environment | Match
     if hasattr(env, "close"):
         env.close()
     if not isinstance(env, Environment | Match):
+        hint = _adapter_hint(type(env), "MAKE_ENV") or f"; {_FACTORY}"
         raise TypeError(
             f"env: expected a function that returns an Environment or a Match, got {name}, which "
             "returns "
-            f"{type(env).__name__}; {_FACTORY}"
+            f"{type(env).__name__}{hint}"
         )
     return env
+
+
+def _text_of(env: object) -> str:
+    """Return the argument of an adapter for an environment: its id, or a function to call."""
+    env_id = getattr(getattr(env, "spec", None), "id", None)
+    return "MAKE_ENV" if env_id is None else f'"{env_id}"'
+
+
+_ADAPTERS = {
+    ("gymnasium", "Env"): "from_gymnasium.FromGymnasium",
+    ("gymnasium", "VectorEnv"): "from_gymnasium.FromGymnasium",
+    ("pettingzoo", "AECEnv"): "from_pettingzoo_turns.FromPettingZooTurns",
+    ("pettingzoo", "ParallelEnv"): "from_pettingzoo.FromPettingZoo",
+}
+"""Adapters by library and name of the base class that they adapt."""
+
+
+def _adapter_hint(cls: type, argument: str) -> str:
+    """Return "; adapt it: ..." for a class of another library of environments, else ""."""
+    for base in cls.__mro__:
+        adapter = _ADAPTERS.get((base.__module__.partition(".")[0], base.__name__))
+        if adapter is not None:
+            module, _, name = adapter.partition(".")
+            line = f"from entity_env.adapters.{module} import {name}"
+            return f"; adapt it: {line}, and pass {name}.of({argument})"
+    return ""
 
 
 def in_section(problem: str, num_envs_field: str, section: str = "") -> str:

@@ -142,6 +142,6 @@ class Stopping:
             has_ended = not math.isnan(latest.get("episodic_reward.mean", math.nan))
             if last_eval if is_eval else has_ended:
                 logged = last_eval if is_eval else latest
-                hint = did_you_mean(repr(key), map(repr, logged), cutoff=0.0)
+                hint = did_you_mean(repr(key), map(repr, logged))
                 self._say(f"{field}: no metric {key!r} so far{hint}")
                 self._unknown.add(key)

@@ -7,6 +7,9 @@ from pathlib import Path
 
 _folder: ContextVar[Path | None] = ContextVar("start_folder", default=None)
 
+RUNS = Path("runs")
+"""Folder of runs by default."""
+
 
 @contextmanager
 def paths_from(folder: Path) -> Iterator[None]:
@@ -52,3 +55,12 @@ def located(path: str | Path, folder: Path | None = None) -> Path:
     except FileNotFoundError:  # removed meanwhile
         is_current = False
     return Path(path) if is_current else folder / path
+
+
+def path_of_run(text: str) -> Path:
+    """Return the path of a run: a name that is not in this folder is looked up in `runs`."""
+    name = text.partition("@")[0]
+    try:
+        return RUNS / text if not Path(name).exists() and (RUNS / name).is_dir() else Path(text)
+    except OSError:  # the name is too long
+        return Path(text)

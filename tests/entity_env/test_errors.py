@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entity_env.errors import short_repr, truncate
+from entity_env.errors import did_you_mean, nearest_name, short_repr, truncate
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,37 @@ def test_truncated_text_ends_with_dots(text: str, most: int) -> None:
     short = truncate(text, most)
     assert len(short) <= most
     assert short == text or short.endswith("...")
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("sede", "seed"),  # neighbours are swapped
+        ("sed", "seed"),
+        ("SEED", "seed"),
+        ("trian", "train"),
+        ("total-timestep", "total_timesteps"),
+        ("totl_timestep", "total_timesteps"),
+        ("algo", None),  # "lag" is two edits away
+        ("test", None),  # so is "rest"
+        ("tots_timestep", None),
+        ("", None),
+    ],
+)
+def test_nearest_name_is_one_edit_away_or_two_for_long_names(
+    name: str, nearest: str | None
+) -> None:
+    names = ["seed", "train", "lag", "resets", "total_timesteps"]
+    assert nearest_name(name, names) == nearest
+    assert did_you_mean(name, names) == ("" if nearest is None else f", did you mean {nearest}?")
+
+
+def test_nearest_of_several_names_has_the_fewest_edits() -> None:
+    assert nearest_name("steps_", ["step", "stepss", "steps_"]) == "steps_"
+    assert nearest_name("x" * 10_000, ["y" * 10_000]) is None
+
+
+@given(st.text("abc_", min_size=6, max_size=12), st.integers(0, 5), st.sampled_from("xyz"))
+def test_name_with_a_replaced_letter_is_near(name: str, place: int, letter: str) -> None:
+    typed = name[:place] + letter + name[place + 1 :]
+    assert nearest_name(typed, [name]) == name

@@ -178,3 +178,36 @@ def test_other_types_are_one_line_errors(env: Any, message: str) -> None:
 
 def test_check_env_accepts_a_function() -> None:
     assert check_env(make_meadow).ok
+
+
+@pytest.mark.parametrize(
+    ("argument", "adapter"),
+    [
+        ("environment", 'FromGymnasium.of("CartPole-v1")'),
+        ("environments", 'FromGymnasium.of("CartPole-v1")'),
+        ("class", "FromGymnasium.of(CartPoleEnv)"),
+        ("function", "FromGymnasium.of(MAKE_ENV)"),
+    ],
+)
+def test_environment_of_gymnasium_is_answered_by_its_adapter(argument: str, adapter: str) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+
+    def make():  # type: ignore[no-untyped-def]
+        return gymnasium.make("CartPole-v1")
+
+    env: Any = {
+        "environment": make,
+        "environments": lambda: gymnasium.make_vec("CartPole-v1", 2),
+        "class": lambda: type(make().unwrapped),
+        "function": lambda: make,
+    }[argument]()
+    with pytest.raises(TypeError) as error:
+        env_factory(env)(EnvConfig(), 2, 1, 0)
+    line = "from entity_env.adapters.from_gymnasium import FromGymnasium"
+    assert str(error.value).endswith(f"; adapt it: {line}, and pass {adapter}")
+
+
+def test_environment_of_pettingzoo_is_answered_by_its_adapter() -> None:
+    tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe.tictactoe")
+    with pytest.raises(TypeError, match=r"pass FromPettingZooTurns\.of\(MAKE_ENV\)$"):
+        env_factory(tictactoe.env())

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,10 +73,7 @@ def test_workers_end_with_a_trainer_whose_child_lives(pids: Path) -> None:
     pids.write_text(f"{child}\n")
     trainer.kill()
     trainer.wait()
-    deadline = time.monotonic() + SOON_S
-    while any(map(_is_running, workers)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(_is_running, workers))
+    assert _soon(lambda: not any(map(_is_running, workers)))
     assert _is_running(child)
 
 
@@ -92,10 +90,7 @@ def test_children_close_the_files_that_their_parent_shares_with_workers(pids: Pa
         pids.write_text(f"{child}\n")
         ours = _shared_files(os.getpid()) - before
         assert len(ours) > 2
-        deadline = time.monotonic() + SOON_S
-        while ours & _shared_files(child) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not ours & _shared_files(child)
+        assert _soon(lambda: not ours & _shared_files(child))
         stepped(workers, workers.reset(SPACE))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -115,8 +110,19 @@ def test_children_of_a_worker_close_its_shared_memory(pids: Path) -> None:
         assert len(children) == 2
         for child in children:
             assert _is_running(child)
-            assert not _shared_files(child)
-            assert "memfd:entity_env" not in Path(f"/proc/{child}/maps").read_text()
+            maps = Path(f"/proc/{child}/maps")
+            assert _soon(partial(lambda pid: not _shared_files(pid), child))
+            assert _soon(partial(lambda maps: "memfd:entity_env" not in maps.read_text(), maps))
+
+
+def _soon(holds: Callable[[], bool]) -> bool:
+    """Wait until a condition holds; False if it does not within SOON_S."""
+    deadline = time.monotonic() + SOON_S
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _shared_files(pid: int) -> set[str]:

@@ -1,0 +1,1 @@
+"""First guesses: command lines in words of other libraries, and the lines to type instead."""
