@@ -20,7 +20,7 @@ from enn_trainer.experience.episodes import Measured
 from enn_trainer.runtime.exchange import Exchange
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.runtime.trust import env_label
-from enn_trainer.tracking.progress import RETURN, Progress, ProgressLine, ReturnHistory
+from enn_trainer.tracking.progress import Progress, ProgressLine, ReturnHistory, main_metric
 from enn_trainer.tracking.track import Track, open_track
 from entity_env.vec.vec_env import VecEnv
 from rogue_net.native.backend import advice
@@ -96,7 +96,7 @@ class ProgressDisplay(Callback):
         line = ProgressLine(trainer.state.step, metrics, entropies, self._numbers.phases_ms)
         history = self._history
         if self._progress is None:
-            history.add(metrics.get(RETURN, math.nan))
+            history.add(metrics.get(main_metric(metrics), math.nan))
         else:
             self._progress.update(line)
         trainer.state.memory[RETURNS] = {**vars(history), "means": [*history.means]}

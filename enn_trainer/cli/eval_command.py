@@ -48,8 +48,8 @@ from enn_trainer.config.eval_config import (
     is_address,
     with_env,
 )
-from enn_trainer.evaluation.eval_metrics import with_interval
-from enn_trainer.evaluation.evaluation import EpisodeCapture, SuiteResult
+from enn_trainer.evaluation.eval_metrics import SCORE, with_interval
+from enn_trainer.evaluation.evaluation import EpisodeCapture, SuiteResult, main_metrics
 from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import POOL, NamedOpponents
 from enn_trainer.evaluation.remote import RayEvaluator, cluster
@@ -194,7 +194,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     if by is not None:
         for name, result in results.items():
             content["suites"][name]["by"] = plain_by_value(result.played, by)
-    problems = write_and_print(path, content, results, options.json, by)
+    problems = write_and_print(path, content, results, options.json, by, options.all)
     if by is not None and png is not None:
         try:
             draw_by_value(results, by, UNNAMED, png)
@@ -388,6 +388,7 @@ def parser() -> OneLineParser:
     out_help = "report (default: eval-step-....json in the folder of the run)"
     parser.option("--out", "FILE", out_help, type=Path)
     parser.flag("--json", "print the report as JSON")
+    parser.flag("--all", "print all metrics, also steps and entity counts")
     page = "replay page of the first episodes, as of `enn watch`: .html"
     parser.option("--replay", "FILE", page, type=Path)
     parser.option("--video", "FILE", "video of the first episodes: .mp4, .gif", type=Path)
@@ -422,11 +423,14 @@ def _names(text: str) -> list[str]:
     return text.split(",") if text else []
 
 
-def table(results: Mapping[str, SuiteResult], console: Console | None = None) -> None:
+def table(
+    results: Mapping[str, SuiteResult], console: Console | None = None, is_complete: bool = False
+) -> None:
     """Print the results: a table on a terminal, plain columns otherwise.
 
     Args:
         results: results by suite.
+        is_complete: print all metrics, also steps and entity counts.
         console: console to print to; standard output by default.
     """
     console = Console() if console is None else console
@@ -436,13 +440,15 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
         metrics = {name: m for name, m in result.metrics.items() if m.count}
         scores = {n: against["score"] for n, against in result.opponents.items()}
         metrics |= {f"score against {n}": score for n, score in scores.items() if score.count}
+        metrics = metrics if is_complete else main_metrics(metrics)
         for name, m in metrics.items():
             low, high = f"{m.min:.4g}", f"{m.max:.4g}"
             rows.append([title, name, with_interval(m), low, high, str(m.count), num_episodes])
         if not metrics:
             missing = f", {result.missing} did not end" if result.missing else ""
             show_lines([f"{title}: no results, because no episode counts{missing}"], console)
-    rows.sort(key=lambda row: row[1] != RETURN)  # the returns of all suites first
+    # Scores, then the returns of all suites.
+    rows.sort(key=lambda row: (not row[1].startswith(SCORE), row[1] != RETURN))
     columns = ("suite", "metric", "mean ± 95% ci", "min", "max", "values", "episodes")
     show_table(columns, rows, console, num_left=2, by_section=True)
 
@@ -453,6 +459,7 @@ def write_and_print(
     results: Mapping[str, SuiteResult],
     as_json: bool = False,
     by: str | None = None,
+    is_complete: bool = False,
 ) -> list[str]:
     """Write the report, then print the results; a closed pipe loses no result.
 
@@ -462,6 +469,7 @@ def write_and_print(
         results: results by suite.
         as_json: print the content instead of tables.
         by: argument to compare returns by, in an additional table.
+        is_complete: print all metrics.
 
     Returns:
         Messages about problems.
@@ -477,7 +485,7 @@ def write_and_print(
         if as_json:
             print(json.dumps(content, indent=1))
         else:
-            table(results)
+            table(results, is_complete=is_complete)
             if by is not None:
                 show_by_value(results, by, UNNAMED)
         if path is None:

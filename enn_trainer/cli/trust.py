@@ -144,19 +144,20 @@ def next_steps(result: TrainResult, manager: StateManager) -> str:
     resume = resume_command(run_dir, config, reached)
     if result.interrupted:
         return f"\nto continue:\n  {resume}"
-    lines = ["\nnext:", measure_command(run_dir, config), resume]
+    watch, measure = (measure_command(run_dir, config, name) for name in ("watch", "eval"))
+    lines = ["\nnext:", watch, measure, resume]
     if not missing_package("tensorboard"):
         logs = run_folder(manager) or Path(config.data_dir, "runs")
-        lines.insert(1, shell_command("tensorboard", "--logdir", str(logs)))
+        lines.append(shell_command("tensorboard", "--logdir", str(logs)))
     return "\n  ".join(lines)
 
 
-def measure_command(path: Path, config: TrainConfig) -> str:
-    """Return the command line that evaluates a save, or the newest save of a run."""
+def measure_command(path: Path, config: TrainConfig, name: str = "eval") -> str:
+    """Return the command line that evaluates or watches a save, or the newest save of a run."""
     env, naming = config.env, []
     if names_code(env.id):
         naming = [TRUST] if any(texts_of_code(json.loads(env.kwargs))) else ["--env", env.id]
-    return shell_command("enn", "eval", str(path), *naming)
+    return shell_command("enn", name, str(path), *naming)
 
 
 def resume_command(

@@ -12,6 +12,7 @@ import torch
 from enn_trainer.base.policy import PPOAgent
 from enn_trainer.config import TrainConfig
 from enn_trainer.evaluation.eval_metrics import (
+    SCORE,
     EpisodeCounts,
     EpisodeResult,
     EpisodeStatistics,
@@ -71,7 +72,8 @@ class SuiteResult(NamedTuple):
 
     def in_words(self) -> str:
         """Format the result as one line of text."""
-        words = [f"{name} {with_interval(m)}" for name, m in self.metrics.items() if m.count]
+        metrics = main_metrics(self.metrics)
+        words = [f"{name} {with_interval(m)}" for name, m in metrics.items() if m.count]
         if self.missing:
             words.append(
                 f"WARNING: {self.missing} of {self.episodes + self.missing} episodes did not end "
@@ -83,6 +85,13 @@ class SuiteResult(NamedTuple):
         if self.page_problem:
             words.append(f"WARNING: no replay: {self.page_problem}")
         return "  ".join(words)
+
+
+def main_metrics(metrics: Mapping[str, Measured]) -> dict[str, Measured]:
+    """Return the metrics for people: scores and the return first, no steps and entity counts."""
+    names = [name for name in metrics if name != "step" and not name.startswith("entity_count")]
+    names.sort(key=lambda name: (not name.startswith(SCORE), name != "episodic_reward"))
+    return {name: metrics[name] for name in names}
 
 
 class EvaluationFacts(NamedTuple):

@@ -36,6 +36,9 @@ SAMPLE_EVERY_S = 1.0
 """Speed is measured over the last 30 seconds, or over 30 updates if these take longer."""
 TITLE = "enn-trainer"
 RETURN, LENGTH = "episodic_reward.mean", "episode_length.mean"
+SCORE, ELO = "selfplay/score", "selfplay/elo"
+LABELS = {RETURN: "return", SCORE: "score"}
+"""Names of the metrics that show how well the agent plays."""
 SPARKS = "▁▂▃▄▅▆▇█"
 WIDE, LESS_WIDE = 70, 46
 """Least widths of the panel for three, or two, numbers per line."""
@@ -61,6 +64,11 @@ class ProgressLine(NamedTuple):
     metrics: Mapping[str, float]  # by tag; without episode metrics if no episode ended
     normalised_entropies: Mapping[str, float] = MappingProxyType({})  # by action, at most 1
     phases_ms: Mapping[str, float] = MappingProxyType({})  # duration of each phase
+
+
+def main_metric(metrics: Mapping[str, float]) -> str:
+    """Return the tag of the return, or in self-play, where its mean is constant, of the score."""
+    return SCORE if ELO in metrics else RETURN
 
 
 def format_duration(seconds: float) -> str:
@@ -194,13 +202,13 @@ class Progress:
             self._samples.append((now, p.step))
         view.evaluating = None
         view.episodes += int(p.metrics["episodic_reward.count"])
-        value = p.metrics.get(RETURN, nan)
+        value = p.metrics.get(main_metric(p.metrics), nan)
         view.history.add(value)
         if math.isfinite(value):
             view.returns.append(value)
             view.best = value if view.best is None else max(view.best, value)
         before = {} if self._line is None else self._line.metrics
-        previous = {tag: before[tag] for tag in (RETURN, LENGTH) if tag in before}
+        previous = {tag: before[tag] for tag in (RETURN, SCORE, LENGTH) if tag in before}
         self._line = p._replace(metrics={**previous, **p.metrics})
         self._is_shown = False
         if now - self._shown_s >= (LINE_EVERY_S if self._live is None else PANEL_EVERY_S):
@@ -287,9 +295,8 @@ def _numbers(view: _RunTotals, p: ProgressLine) -> dict[str, str]:
     """Return the numbers to display after an update as text, by name."""
     metrics, fps, eps = p.metrics, p.metrics["fps"], p.metrics["eps"]
     rating = {}
-    if (elo := metrics.get("selfplay/elo")) is not None:
+    if (elo := metrics.get(ELO)) is not None:
         rating["Elo"] = f"{elo:.0f} ± {metrics.get('selfplay/elo_ci95', nan):.0f}"
-        rating["score"] = _number(metrics.get("selfplay/score"), ".2f")
     return {
         **rating,
         "episodes": f"{view.episodes:,}",
@@ -309,12 +316,13 @@ def _text(view: _RunTotals, p: ProgressLine) -> str:
     """Return the plain line of an update."""
     step = f"step {p.step}/{view.total_steps} ({int(100 * view.fraction)}%)"
     change = "" if view.trend is None else f" ({view.trend:+.3f})"
-    mean_return = f"return {_number(p.metrics.get(RETURN), '.3f')}{change}{_episodes(p)}"
+    tag = main_metric(p.metrics)
+    mean = f"{LABELS[tag]} {_number(p.metrics.get(tag), '.3f')}{change}{_episodes(p)}"
     numbers = _numbers(view, p)
     names = ("length", "entropy", "kl", "explained", "frames/s", "entities/s")
-    selected = ["Elo", "score", *names] if "Elo" in numbers else names
+    selected = ["Elo", *names] if "Elo" in numbers else names
     texts = [f"{name} {numbers[name]}" for name in selected]
-    return "  ".join([step, f"left {view.left}", mean_return, *texts])
+    return "  ".join([step, f"left {view.left}", mean, *texts])
 
 
 def _episodes(p: ProgressLine) -> str:
@@ -408,15 +416,16 @@ def _blocks(
 
 
 def _return_line(view: _RunTotals, p: ProgressLine, width: int) -> Text:
-    """Return a line with the return, its trend, and a sparkline of the returns of the run."""
-    text = _labelled("return", _number(p.metrics.get(RETURN), ".3f"), "bold")
+    """Return a line with the return or score, its trend, and a sparkline over the run."""
+    tag = main_metric(p.metrics)
+    text = _labelled(LABELS[tag], _number(p.metrics.get(tag), ".3f"), "bold")
     low, high = min(view.returns, default=0.0), max(view.returns, default=0.0)
     if view.trend is not None:
         arrow, style = ("↗", "green") if view.trend > 0 else ("↘", "red")
         if abs(view.trend) <= 0.1 * (high - low):
             arrow, style = "→", "yellow"
         text.append(f"  {arrow} {view.trend:+.3f}", style)
-    random = None if view.random is None else view.random.mean
+    random = None if view.random is None or tag != RETURN else view.random.mean
     for label, value in (("best", view.best), ("random", random)):
         more = Text("   ").append(_labelled(label, _number(value, ".3f")))
         if text.cell_len + more.cell_len <= width and (label == "best" or value is not None):

@@ -386,7 +386,7 @@ def test_commands_printed_for_a_program_work(
         if line.startswith("to ")
     )
     assert "sub/orchard.py:Orchard" in measure
-    assert enn([*measure, "--episodes", "2"]) == 0
+    assert enn([*measure, "--episodes", "2", "--all"]) == 0
     assert "entity_count/Tree  3 " in " ".join(capsys.readouterr().out.split("\n"))
     assert enn(go_on) == 0
     assert names("runs") == {"Orchard-1", "Orchard-2"}

@@ -272,10 +272,11 @@ def test_commands_printed_by_train_and_show_are_valid(
     typed = [f"env.id={FOREIGN}", *SMALL, "data_dir=.", *settings]
     assert run(["train", *typed, "--checkpoint-dir", "my run"]) == 0
     _, _, after = capsys.readouterr().out.rpartition("\nnext:\n")
-    _, measure, go_on = after.splitlines()
+    watch, measure, go_on, *_ = after.splitlines()
     assert run(["checkpoints", "show", "my run"]) == 0
     *_, measure_save, start = capsys.readouterr().out.splitlines()
     before = find(Path("my run")).step
+    run_line(watch, capsys)
     run_line(measure, capsys)
     run_line(measure_save.removeprefix("to measure it:"), capsys)
     run_line(start.removeprefix("to train from it:"), capsys)

@@ -523,3 +523,21 @@ def test_a_history_continues_from_its_saved_fields() -> None:
 )
 def test_damaged_history_is_reset(saved: object) -> None:
     assert ReturnHistory.restored(saved) == ReturnHistory()
+
+
+def test_self_play_shows_the_score_instead_of_the_return() -> None:
+    console = plain_console()
+    with Progress(100, 0, console, random=Measured(0.25, 0.1, 0.0, 1.0, 3)) as progress:
+        for step, score in ((50, 0.4), (100, 0.625)):
+            league = {"selfplay/elo": 31.0, "selfplay/elo_ci95": 12.0, "selfplay/score": score}
+            progress.update(ProgressLine(step, {**METRICS, "episodic_reward.mean": 0.0, **league}))
+    assert "score 0.625 (+0.225) of 4 episodes" in console.file.getvalue()
+    assert "Elo 31 ± 12" in console.file.getvalue()
+    assert "return 0.000" not in console.file.getvalue()
+    panel = terminal()
+    with Progress(100, 0, panel) as progress:
+        progress.update(ProgressLine(50, {**METRICS, **league}))
+        del league["selfplay/score"]  # no game ended
+        progress.update(ProgressLine(99, {**METRICS, **league}))
+    assert "score 0.625" in panel.file.getvalue()
+    assert "return" not in panel.file.getvalue()
