@@ -27,6 +27,8 @@ from rogue_net.native.backend import advice
 
 MOST_NAMES = 8
 """Largest number of entity types and actions in the header of a run."""
+MOST_RELPOS = 4
+"""Least ratio of parameters with and without relative positions that gets a message."""
 RETURNS = "returns"
 """Key of the return history in `State.memory`."""
 
@@ -121,12 +123,19 @@ def header(manager: StateManager) -> Iterator[str]:
         for names in named
     )
     yield f"{env_label(config.env.id)}  entities: {types}  actions: {actions}"
-    parameters = list(state.agent.parameters())
-    device = parameters[0].device.type if parameters else "cpu"
+    parameters = dict(state.agent.named_parameters())
+    device = next((p.device.type for p in parameters.values()), "cpu")
     processes = f"{config.rollout.processes} process{'es'[: 2 * (config.rollout.processes > 1)]}"
-    network = f"{sum(p.numel() for p in parameters):,} parameters on {device}"
+    num_parameters = sum(p.numel() for p in parameters.values())
+    network = f"{num_parameters:,} parameters on {device}"
     where = "no saves" if folder is None else f"folder {folder}"
     yield f"{network}  {processes}  seed {config.seed}  {where}"
+    relpos = sum(p.numel() for name, p in parameters.items() if "relpos" in name.split("."))
+    if num_parameters > MOST_RELPOS * (num_parameters - relpos):
+        yield (
+            f"net.relpos_encoding has {relpos:,} of these parameters; a smaller extent or a larger "
+            "scale makes the network smaller"
+        )
     if device == "cpu" and (missing := advice()) is not None:
         yield missing
 

@@ -328,8 +328,10 @@ class Player:
                 self.report.problem(f"metrics[{name!r}]", text, fix, where)
             self._track_numbers(obs, where)
             self._track_ids(side, obs)
-        # Masks without legal choices.
+        # Masks without legal choices; those of a dependent action forbid choices of its parent.
         for name, mask in batch.action_masks.items():
+            if self.action_space[name].after is not None:
+                continue
             for obs, count in zip(frames, mask.actors.lengths, strict=True):
                 flags = getattr(obs.actions.get(name), "mask", None)
                 if not count and np.size(flags if flags is not None else ()) and not obs.done:

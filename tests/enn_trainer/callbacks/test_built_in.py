@@ -13,7 +13,7 @@ from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli import run, train_command
 from enn_trainer.run.trainer import Trainer
 from enn_trainer.runtime.trust import TYPED
-from entity_env.examples import MultiArmedBandit, Xor
+from entity_env.examples import MultiArmedBandit, TreasureHunt, Xor
 from rogue_net.native import compiled
 from tests.enn_trainer.builders import SMALL, manager_of, run_small
 from tests.enn_trainer.worlds import Meadow
@@ -57,6 +57,18 @@ def test_long_lists_of_types_are_truncated(
     monkeypatch.setattr(built_in, "MOST_NAMES", 1)
     run_small(tmp_path, env=Meadow)
     assert ", ...  actions: " in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize(("extent", "is_large"), [(1, False), (40, True)])
+def test_large_relative_position_encoding_is_reported(
+    extent: int, is_large: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    relpos = (
+        f"net.relpos_encoding=(extent: [{extent}, {extent}], position_features: [x_pos, y_pos])"
+    )
+    run_small(tmp_path, relpos, "net.d_model=8", env=TreasureHunt)
+    out = capsys.readouterr().out
+    assert ("net.relpos_encoding has" in out.splitlines()[2]) == is_large
 
 
 def test_missing_compiled_code_is_reported_with_the_command(

@@ -96,7 +96,10 @@ def test_older_configurations_keep_their_meaning() -> None:
             [*EPISODES, "eval.suites.a.opponent=random", "eval.suites.a.num_envs=1"],
             r"eval\.suites\['a'\]\.num_envs: expected at least 2",
         ),
-        ([*EPISODES, 'eval.suites={"a/b": (steps: 3)}'], r"eval\.suites: expected .*names .*'a/b'"),
+        (
+            [*EPISODES, 'eval.suites={"a/b": (steps: 3)}'],
+            r"eval\.suites: expected printable names .*'a/b'",
+        ),
         ([*EPISODES, "eval.max_steps=0"], r"eval\.max_steps: "),
         ([*EPISODES, "eval.seed=-1"], r"eval\.seed: "),
     ],

@@ -18,6 +18,8 @@ from entity_env import (
     Observation,
     ObsSpace,
     PlainState,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
     check_env,
 )
 from entity_env.examples import ENV_REGISTRY, Duel, MoveToOrigin, Xor
@@ -432,6 +434,22 @@ def test_legal_but_unusual_behaviour_gets_a_remark(kind: str) -> None:
     assert text in report.remarks[0].text
     assert "1 remark " in str(report)
     report.raise_if_bad()
+
+
+class NothingToSelect(Good):
+    def action_space(self) -> dict[str, Any]:
+        whom = SelectEntityActionSpace(after="move", when=["b"])
+        return {"move": CategoricalActionSpace(["a", "b"]), "whom": whom}
+
+    def observe(self, **fields: Any) -> Observation:
+        whom = SelectEntityActionMask(mask=[[False]])
+        return super().observe(actions={"move": CategoricalActionMask(), "whom": whom})
+
+
+def test_mask_that_forbids_a_label_by_its_dependent_action_gets_no_remark() -> None:
+    report = check_env(NothingToSelect, max_steps=10)
+    assert report.ok
+    assert not report.remarks, str(report)
 
 
 def test_all_problems_are_reported_at_once() -> None:
