@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from enn_trainer.base.errors import ConfigError
@@ -15,7 +16,9 @@ from enn_trainer.config import EnvConfig
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, short_repr
+from entity_env.examples import ENV_REGISTRY
 from entity_env.match import FreshPartial, Match
+from entity_env.named_world import likely_name
 from entity_env.seeding import preserve_global_rng
 from entity_env.vec.parallel import ParallelEnvList
 from entity_env.vec.serial import EnvList
@@ -106,7 +109,7 @@ def env_factory(
     if not callable(env):
         raise TypeError(
             "env: expected a class, a factory or a function that creates one environment, got "
-            f"{short_repr(env)}{_adapter_hint(type(env), _text_of(env))}"
+            f"{short_repr(env)}{_name_hint(env) or _adapter_hint(type(env), _text_of(env))}"
         )
     if makes_one_environment(env):
         return _list_factory(None, env, sent or env)
@@ -326,6 +329,17 @@ def _create_one(create_env: Callable[[], Any], name: str) -> Environment | Match
             f"{type(env).__name__}{hint}"
         )
     return env
+
+
+def _name_hint(env: object) -> str:
+    """Return what to pass instead of the name of an environment, "" for other objects."""
+    name = likely_name(env, Path()) if isinstance(env, str) else None
+    if name in ENV_REGISTRY:
+        return f"; pass its class: from entity_env.examples import {name}"
+    library, colon, env_id = (name or "").partition(":")
+    if colon and library == "gymnasium":
+        return f'; adapt it: FromGymnasium.of("{env_id}") of entity_env.adapters.from_gymnasium'
+    return ""
 
 
 def _text_of(env: object) -> str:

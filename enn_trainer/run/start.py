@@ -18,6 +18,17 @@ Manager: TypeAlias = ManagerBase[TrainConfig, State]
 Resume: TypeAlias = bool | Literal["if exists"]
 EXISTING: dict[Resume, Existing] = {False: "refuse", True: "resume", "if exists": "continue"}
 """Handling of an existing run by the argument `resume` of `train`."""
+ARGUMENTS = {
+    "config": "pass the configuration first: train(config, env)",
+    "checkpoint_dir": "pass folder",
+    "existing": "pass resume or overwrite",
+    "overrides": "pass settings",
+    **{
+        name: f"pass StateManager({name}=...) first"
+        for name in ("init_path", "init_from", "init_parts", "init_renames")
+    },
+}
+"""Arguments of `StateManager`, and what to pass to `train` instead."""
 
 
 def manager_and_env(
@@ -62,6 +73,8 @@ def manager_and_env(
         return first, env
 
     # A configuration, or none.
+    for name in settings.keys() & ARGUMENTS.keys():
+        raise ConfigError(f"{name}: no argument of train without a StateManager; {ARGUMENTS[name]}")
     if resume not in EXISTING:
         raise ConfigError(f"resume: expected True, False or 'if exists', got {short_repr(resume)}")
     if resume and overwrite:

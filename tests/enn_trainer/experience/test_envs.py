@@ -1,6 +1,7 @@
 """What `train` takes as an environment: classes, functions that make one, factories of many."""
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,16 @@ def test_environment_of_pettingzoo_is_answered_by_its_adapter() -> None:
     tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe.tictactoe")
     with pytest.raises(TypeError, match=r"pass FromPettingZooTurns\.of\(MAKE_ENV\)$"):
         env_factory(tictactoe.env())
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("treasure_hunt", "from entity_env.examples import TreasureHunt"),
+        ("CartPole-v1", 'FromGymnasium.of("CartPole-v1")'),
+        ("nothing like it", "got 'nothing like it'"),
+    ],
+)
+def test_name_of_an_environment_is_answered_by_its_class(name: str, hint: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(hint)):
+        env_factory(name)  # type: ignore[arg-type]
