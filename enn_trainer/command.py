@@ -18,13 +18,16 @@ from typing import Any, TypeVar
 import torch
 
 from enn_trainer.base.errors import CheckpointError, ConfigError, RankError
-from enn_trainer.checkpoints.lookup import Existing
-from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX, rename_lines
-from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
+from enn_trainer.checkpoints.migrate.evolve_rules import PARTS, rename_lines
 from enn_trainer.checkpoints.named_code import trust_of_run
 from enn_trainer.checkpoints.state import State, init_train_state
 from enn_trainer.checkpoints.state_manager import StateManager
-from enn_trainer.cli.arguments import EXPECTED_ERRORS, OneLineParser, failed
+from enn_trainer.cli.arguments import (
+    EXISTING_OPTIONS,
+    EXPECTED_ERRORS,
+    failed,
+    run_parser,
+)
 from enn_trainer.cli.guesses.typed_line import typed_line
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EvalConfig, TrainConfig
@@ -44,20 +47,6 @@ from entity_env.process import ignore_broken_pipe
 T = TypeVar("T")
 DRY_STEPS = 8
 """Maximal number of steps of a rollout or evaluation in a dry run."""
-
-_EXISTING: dict[str, tuple[Existing, str]] = {
-    "--resume": ("resume", "continue the run in that folder"),
-    "--resume-or-start": ("continue", "continue it, or start a new one: for restarted jobs"),
-    "--force": ("replace", "start over; an existing run is set aside"),
-}
-"""Options for a folder with a run: the value of `existing` for `StateManager`, and the help."""
-
-_EPILOG = """\
-examples:
-  {0} env.id=Xor total_timesteps=5000 --checkpoint-dir runs/first
-  {0} --checkpoint-dir runs/xor --resume total_timesteps=2000
-  {0} env.id=Xor rollout.processes=2 --dry-run
-  {0} --hps-info "learning rate\""""
 
 
 def command(
@@ -129,7 +118,7 @@ def run_command(
         return 0
     try:
         # Mutually exclusive arguments.
-        flags = [flag for flag in _EXISTING if vars(options)[flag]]
+        flags = [flag for flag in EXISTING_OPTIONS if vars(options)[flag]]
         if len(flags) > 1:
             raise ConfigError(f"{' and '.join(flags)}: expected one of them, got {len(flags)}")
         if flags and not options.checkpoint_dir:
@@ -153,7 +142,7 @@ def run_command(
             checkpoint_dir=options.checkpoint_dir,
             overrides=typed.overrides,
             environment=os.environ,
-            existing=_EXISTING[flags[0]][0] if flags else "refuse",
+            existing=EXISTING_OPTIONS[flags[0]][0] if flags else "refuse",
             init_from=options.init_from,
             init_parts=PARTS if options.init_parts is None else options.init_parts.split(","),
             init_renames=renames(options),
@@ -285,55 +274,7 @@ def _shorten(config: TrainConfig, end: int, folder: str) -> None:
     )
 
 
-def add_rename_arguments(parser: OneLineParser) -> None:
-    """Add `--rename` and `--rename-file`; see `renames`."""
-    help = f"renamed in the environment: {SYNTAX}; repeatable"
-    parser.option("--rename", "OLD=NEW", help, action="append", default=[])
-    parser.option("--rename-file", "FILE", "a file with such renames, one per line", type=Path)
-
-
 def renames(options: argparse.Namespace) -> list[str]:
     """Return the renames of `--rename` and `--rename-file`, as OLD=NEW."""
     file_renames = rename_lines(options.rename_file) if options.rename_file else []
     return [*options.rename, *file_renames]
-
-
-def run_parser(program: str) -> OneLineParser:
-    """Return the parser of a command that trains, such as `enn train`."""
-    # Configuration.
-    description = "Train an agent in an environment made of entities."
-    parser = OneLineParser(prog=program, description=description, epilog=_EPILOG.format(program))
-    settings = (
-        "settings, such as optim.lr=0.003 or optim.lr='step: 0.003@0 cos 0@1e6', also as "
-        "--lr 0.003; with enn train, an environment may precede them, as in enn train Xor"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings)
-    configs = "a configuration file: .ron .yaml .toml .json, or the name of a shipped one: xor"
-    parser.option("--config", "FILE", configs, type=Path)
-
-    # Folder of the run.
-    advice = "if it has a run already, one of the next three options says what to do"
-    folder = "folder of the run (default: a new one, runs/<world>-<n>)"
-    parser.option("--checkpoint-dir", "DIR", f"{folder}; {advice}", type=Path)
-    parser.flag("--no-save", "write no checkpoints; metrics still go to a folder in runs")
-    for flag, (_, text) in _EXISTING.items():
-        parser.add_argument(flag, dest=flag, action="store_true", help=text)
-
-    # Checkpoint to start from.
-    sources = "start from another run or checkpoint: a folder, RUN@STEP, RUN@latest, RUN@best"
-    parser.option("--resume-from", "SAVE", sources, type=Path)
-    weights = "start a new run with the weights of a checkpoint, also of a changed environment"
-    parser.option("--init-from", "DIR", weights, type=Path)
-    parser.option("--init-parts", "PARTS", f"which weights, some of {','.join(PARTS)}")
-    add_rename_arguments(parser)
-    parser.option("--hps-info", "QUERY", "list the settings, or search them", nargs="?", const="")
-    add_ways_to_run(parser)
-    return parser
-
-
-def add_ways_to_run(parser: OneLineParser) -> None:
-    """Add the options `--trust`, `--dry-run`, `--print-config` and `--verbose`."""
-    parser.flag("--trust", "use the code and the cluster that the checkpoint names")
-    parser.flag("--dry-run", "try each phase of the run in seconds, and keep no files")
-    parser.flag("--print-config", "show every setting and where it comes from")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")

@@ -18,7 +18,7 @@ from enn_trainer.checkpoints.migrate.config_diff import (
     reported_changes,
 )
 from enn_trainer.checkpoints.migrate.evolve import InitFrom, state_from
-from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
+from enn_trainer.checkpoints.migrate.evolve_rules import PARTS
 from enn_trainer.checkpoints.run_dir import RunDir, new_run_dir
 from enn_trainer.checkpoints.run_lock import RunLock
 from enn_trainer.checkpoints.state import State, init_train_state, with_common_parts

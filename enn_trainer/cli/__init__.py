@@ -1,5 +1,6 @@
 """The command `enn`."""
 
+import functools
 import importlib
 import signal
 import sys
@@ -13,6 +14,7 @@ from enn_trainer.cli.arguments import (
     ArgumentsExit,
     OneLineParser,
     failed,
+    run_parser,
 )
 from enn_trainer.cli.failures import REPORT, disk_problem, is_unforeseen, torch_problem
 from enn_trainer.cli.guesses.typed_line import line_to_type, typed_line
@@ -43,6 +45,8 @@ class Command(NamedTuple):
 
     def parser(self) -> OneLineParser:
         """Return the argument parser of the command."""
+        if self.name == "train":  # without PyTorch
+            return run_parser("enn train")
         parser: OneLineParser = self._module.parser()
         return parser
 
@@ -102,14 +106,20 @@ def run(arguments: Sequence[str]) -> int:
 
         print(versions())
         return 0
-    parsers = {name: command.parser for name, command in COMMANDS.items()}
+    parsers = {name: functools.partial(_parser_of, name) for name in COMMANDS}
     with typed_line("enn", arguments, parsers):
         return _run_command(arguments[0], arguments[1:])
+
+
+def _parser_of(name: str) -> OneLineParser:
+    return COMMANDS[name].parser()
 
 
 def _run_command(name: str, rest: Sequence[str]) -> int:
     if name in COMMANDS:
         try:
+            if name == "train" and {"-h", "--help"} & {*rest}:
+                COMMANDS[name].parser().parse_args(["--help"])
             with ended_by(signal.SIGINT):
                 command = COMMANDS[name].load()
             return command(rest) or 0

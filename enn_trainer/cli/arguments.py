@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from enn_trainer.base.errors import (
     CheckpointError,
@@ -19,6 +19,9 @@ from enn_trainer.cli.guesses.typed_line import line_to_type
 from enn_trainer.runtime.start_folder import path_of_run
 from entity_env.errors import EntityEnvError
 from entity_env.serialization.plain_open import replace_file
+
+if TYPE_CHECKING:
+    from enn_trainer.checkpoints.lookup import Existing
 
 FAILURE = 1
 USAGE_ERROR = 2
@@ -154,3 +157,72 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file atomically, replacing an existing one."""
     data = (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
     replace_file(path, data, path.with_name(f".writing-{path.name}"))
+
+
+# Arguments of runs.
+
+EXISTING_OPTIONS: dict[str, tuple["Existing", str]] = {
+    "--resume": ("resume", "continue the run in that folder"),
+    "--resume-or-start": ("continue", "continue it, or start a new one: for restarted jobs"),
+    "--force": ("replace", "start over; an existing run is set aside"),
+}
+"""Options for a folder with a run: the value of `existing` for `StateManager`, and the help."""
+
+_EPILOG = """\
+examples:
+  {0} env.id=Xor total_timesteps=5000 --checkpoint-dir runs/first
+  {0} --checkpoint-dir runs/xor --resume total_timesteps=2000
+  {0} env.id=Xor rollout.processes=2 --dry-run
+  {0} --hps-info "learning rate\""""
+
+
+def run_parser(program: str) -> OneLineParser:
+    """Return the parser of a command that trains, such as `enn train`."""
+    # Configuration.
+    description = "Train an agent in an environment made of entities."
+    parser = OneLineParser(prog=program, description=description, epilog=_EPILOG.format(program))
+    settings = (
+        "settings, such as optim.lr=0.003 or optim.lr='step: 0.003@0 cos 0@1e6', also as "
+        "--lr 0.003; with enn train, an environment may precede them, as in enn train Xor"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings)
+    configs = "a configuration file: .ron .yaml .toml .json, or the name of a shipped one: xor"
+    parser.option("--config", "FILE", configs, type=Path)
+
+    # Folder of the run.
+    advice = "if it has a run already, one of the next three options says what to do"
+    folder = "folder of the run (default: a new one, runs/<world>-<n>)"
+    parser.option("--checkpoint-dir", "DIR", f"{folder}; {advice}", type=Path)
+    parser.flag("--no-save", "write no checkpoints; metrics still go to a folder in runs")
+    for flag, (_, text) in EXISTING_OPTIONS.items():
+        parser.add_argument(flag, dest=flag, action="store_true", help=text)
+
+    # Checkpoint to start from.
+    sources = "start from another run or checkpoint: a folder, RUN@STEP, RUN@latest, RUN@best"
+    parser.option("--resume-from", "SAVE", sources, type=Path)
+    weights = "start a new run with the weights of a checkpoint, also of a changed environment"
+    parser.option("--init-from", "DIR", weights, type=Path)
+    from enn_trainer.checkpoints.migrate.evolve_rules import PARTS  # imports NumPy
+
+    parser.option("--init-parts", "PARTS", f"which weights, some of {','.join(PARTS)}")
+    add_rename_arguments(parser)
+    parser.option("--hps-info", "QUERY", "list the settings, or search them", nargs="?", const="")
+    add_ways_to_run(parser)
+    return parser
+
+
+def add_ways_to_run(parser: OneLineParser) -> None:
+    """Add the options `--trust`, `--dry-run`, `--print-config` and `--verbose`."""
+    parser.flag("--trust", "use the code and the cluster that the checkpoint names")
+    parser.flag("--dry-run", "try each phase of the run in seconds, and keep no files")
+    parser.flag("--print-config", "show every setting and where it comes from")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")
+
+
+def add_rename_arguments(parser: OneLineParser) -> None:
+    """Add `--rename` and `--rename-file`; see `enn_trainer.command.renames`."""
+    from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX
+
+    help = f"renamed in the environment: {SYNTAX}; repeatable"
+    parser.option("--rename", "OLD=NEW", help, action="append", default=[])
+    parser.option("--rename-file", "FILE", "a file with such renames, one per line", type=Path)

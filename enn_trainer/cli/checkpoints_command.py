@@ -24,11 +24,11 @@ from enn_trainer.checkpoints.named_code import NamedEnv
 from enn_trainer.checkpoints.run_dir import RunDir, RunEntry, examine, is_any_save
 from enn_trainer.checkpoints.state_files import read_config, read_lessons, read_state
 from enn_trainer.checkpoints.state_manager import load_checkpoint
-from enn_trainer.cli.arguments import OneLineParser, positive
+from enn_trainer.cli.arguments import OneLineParser, add_rename_arguments, positive
 from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.cli.show_save import diff_saves, show_save
 from enn_trainer.cli.trust import resume_command, shell_command
-from enn_trainer.command import add_rename_arguments, renames
+from enn_trainer.command import renames
 from enn_trainer.config import CheckpointConfig, EnvConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.config.load import dump_config, load_with_sources

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from enn_trainer.checkpoints.named_code import check_run, trust_of_run
 from enn_trainer.checkpoints.state_manager import StateManager
-from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.load_world import factory_of, load_world, trusted_envs
 from enn_trainer.cli.trust import line_with_trust, next_steps
-from enn_trainer.command import run_command, run_parser
+from enn_trainer.command import run_command
 from enn_trainer.config import EnvConfig
 from enn_trainer.evaluation.random_return import random_return
 from enn_trainer.experience.episodes import Measured
@@ -19,11 +18,6 @@ from enn_trainer.runtime.trust import Trust
 RANDOM_EPISODES = 32
 RANDOM_SECONDS = 0.5
 """Limits of random play at the start of a run."""
-
-
-def parser() -> OneLineParser:
-    """Return the parser of `enn train`."""
-    return run_parser("enn train")
 
 
 def train_command(

@@ -29,9 +29,8 @@ from enn_trainer.checkpoints.migrate.config_diff import (
     check_same_network,
     renamed_config,
 )
-from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
+from enn_trainer.checkpoints.migrate.evolve_rules import PARTS, Rules, read_renames
 from enn_trainer.checkpoints.migrate.evolve_tensors import (
-    PARTS,
     Network,
     TensorMove,
     TensorUpgrade,

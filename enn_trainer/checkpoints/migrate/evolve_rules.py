@@ -8,6 +8,7 @@ from enn_trainer.base.errors import ConfigError
 from entity_env.errors import InvalidSpace, did_you_mean
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, Kind, ObsSpace, Spaces
 
+PARTS = ("policy", "value", "norm")
 SYNTAX = (
     "Type=New, Type.feature=new, global:feature=new, action:name=new, label:action.label=new, "
     "label:Type.kind.label=new, label:global.kind.label=new or parameter:argument=new"

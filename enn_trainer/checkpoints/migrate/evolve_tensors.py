@@ -19,7 +19,6 @@ from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding, module_key
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 
 Network = RogueNet | RogueNetWithValueNet
-PARTS = ("policy", "value", "norm")
 DISTANCE: Name = ("distance",)
 _STATISTICS = ("count", "mean", "squares_sum")
 # Moments that estimate the magnitude of gradients or steps. New entries start at the mean of the
