@@ -70,8 +70,8 @@ def did_you_mean(name: str, names: Iterable[str], separator: str = ", ") -> str:
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
     """Return the valid name with the smallest edit distance to a typed one, None if none is near.
 
-    Near is a distance of 1 for a name of up to five letters, of 2 for a longer one; case, "-" and
-    "_" do not count.
+    Near is a distance of 0 for a single letter, of 1 for a name of up to five letters, of 2 for a
+    longer one; case, "-" and "_" do not count.
 
     Args:
         name: the typed name; of a long one only the beginning counts.
@@ -79,6 +79,7 @@ def nearest_name(name: str, names: Iterable[str]) -> str | None:
     """
     typed = _letters(name)
     most = 1 if sum(map(str.isalnum, typed)) <= 5 else 2
+    most = min(most, len(typed) - 1)
     near = [other for other in names if abs(len(other) - len(typed)) <= most]
     distances = [_edit_distance(typed, _letters(other)) for other in near]
     least = min(distances, default=most + 1)

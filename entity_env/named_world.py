@@ -196,7 +196,8 @@ def _gymnasium_world(env_id: str, folder: Path) -> type[Environment]:
     env_id = gymnasium_id(env_id, folder)
     name = env_id.rpartition(":")[2]
     if name not in registry:
-        hint = did_you_mean(name, registry)
+        versions = [known for known in registry if known.rpartition("-v")[0] == name]
+        hint = did_you_mean(versions[-1] if versions else name, registry)
         hint = hint or "; to import the module that registers it, write gymnasium:MODULE:ID"
         raise UnknownWorld(f"expected an id that is registered in Gymnasium, got {name!r}{hint}")
     world = FromGymnasium.of(env_id)

@@ -103,7 +103,7 @@ class ArrayEnvs(VecEnv):
 
     def action_space(self) -> dict[ActionName, ActionSpace]:
         """Return the action spaces."""
-        return self._action_space  # type: ignore[return-value]
+        return self._action_space
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -226,7 +226,7 @@ class ArrayEnvs(VecEnv):
                 f"actions[{name!r}]: expected {self._actors_per_env} choices for each of "
                 f"{len(self)} environments, got {chosen.lengths.tolist()}"
             )
-        num_labels = len(self._labels)
+        num_labels = len(self._labels)  # type: ignore[arg-type]
         if ((chosen.values < 0) | (chosen.values >= num_labels)).any():
             raise InvalidAction(
                 f"actions[{name!r}]: expected choices from 0 to {num_labels - 1}, got "

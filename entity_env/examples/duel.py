@@ -76,7 +76,7 @@ class Duel(PlainState, Drawn, Match):
             attack = side["attack"]
             assert isinstance(attack, SelectEntityAction)
             for shooter, target in zip(attack.actors, attack.actees, strict=True):
-                self.hp[target] -= self.damage[shooter]
+                self.hp[target] -= self.damage[shooter]  # type: ignore[call-overload]
         return self._observe()
 
     def view(self) -> View:

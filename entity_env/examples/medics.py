@@ -68,7 +68,7 @@ class Medics(PlainState, Drawn, Environment):
         command, whom = actions["command"], actions["whom"]
         assert isinstance(command, CategoricalAction)
         assert isinstance(whom, SelectEntityAction)
-        self.treated = int(whom.actees[0])
+        self.treated = int(whom.actees[0])  # type: ignore[call-overload]
         severity, ailment = self.units[self.treated]
         fits = ailment == int(command.indices[0])
         if fits:

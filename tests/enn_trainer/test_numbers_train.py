@@ -19,9 +19,8 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.check_agent import check_agent
-from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.evolve_rules import PARTS, Rules
 from enn_trainer.checkpoints.migrate.evolve_tensors import (
-    PARTS,
     function_changes,
     upgrade_tensors,
 )

@@ -9,8 +9,8 @@ import pytest
 
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.cli import run
+from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.typed_settings import parse_typed, settings_from_options, typed_settings
-from enn_trainer.command import OneLineParser
 from enn_trainer.config import CloneRunConfig, PPOConfig, TrainConfig
 from enn_trainer.config.load import load_config
 

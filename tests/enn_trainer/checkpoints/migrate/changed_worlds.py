@@ -14,9 +14,8 @@ from torch import Tensor
 from enn_trainer import EnvConfig, OptimizerConfig, PPOConfig, RolloutConfig, TrainConfig
 from enn_trainer.checkpoints.migrate.config_diff import renamed_config
 from enn_trainer.checkpoints.migrate.evolve import function_changes
-from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.evolve_rules import PARTS, Rules
 from enn_trainer.checkpoints.migrate.evolve_tensors import (
-    PARTS,
     Network,
     columns_of_type,
     parts_of,

@@ -7,8 +7,7 @@ import pytest
 from enn_trainer import RelposEncodingConfig, RogueNetConfig, TrainConfig, TranslationConfig
 from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.checkpoints.migrate.config_diff import check_same_network, renamed_config
-from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
+from enn_trainer.checkpoints.migrate.evolve_rules import PARTS, Rules
 from enn_trainer.config import EnvConfig, OptimizerConfig, PPOConfig, RolloutConfig
 from entity_env import Entity, ObsSpace
 from entity_env.spaces import Spaces

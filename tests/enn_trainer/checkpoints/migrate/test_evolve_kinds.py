@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer import ConfigError, RogueNetConfig
-from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
+from enn_trainer.checkpoints.migrate.evolve_rules import PARTS, Rules, read_renames
 from enn_trainer.checkpoints.migrate.evolve_tensors import (
-    PARTS,
     axes_of,
     upgrade_moment,
     upgrade_tensors,

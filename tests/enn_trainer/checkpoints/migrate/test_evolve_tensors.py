@@ -9,9 +9,8 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
 from enn_trainer import RelposEncodingConfig, RogueNetConfig, TranslationConfig
-from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.evolve_rules import PARTS, Rules
 from enn_trainer.checkpoints.migrate.evolve_tensors import (
-    PARTS,
     function_changes,
     upgrade_tensors,
 )
