@@ -64,8 +64,8 @@ def manager_and_env(
 
     # A state manager, which has its settings and folder.
     if isinstance(first, ManagerBase):
-        options = {"folder": folder, "resume": resume, "overwrite": overwrite, **settings}
-        if passed := [name for name, value in options.items() if value not in (None, False)]:
+        options = {"folder": folder is not None, "resume": resume, "overwrite": overwrite}
+        if passed := [*(name for name, is_set in options.items() if is_set), *settings]:
             raise ConfigError(
                 f"{', '.join(passed)}: expected a TrainConfig or only the environment in front, "
                 "got a StateManager; pass checkpoint_dir, existing and overrides to that"

@@ -9,6 +9,7 @@ from entity_env.errors import InvalidSpace, did_you_mean
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, Kind, ObsSpace, Spaces
 
 PARTS = ("policy", "value", "norm")
+"""Parts of an agent that `--init-parts` names; the last are the input statistics."""
 SYNTAX = (
     "Type=New, Type.feature=new, global:feature=new, action:name=new, label:action.label=new, "
     "label:Type.kind.label=new, label:global.kind.label=new or parameter:argument=new"

@@ -99,6 +99,7 @@ def test_folder_of_a_run_is_refused_continued_or_replaced() -> None:
         (lambda: train(TrainConfig()), "env: expected the class of an environment, got none"),
         (lambda: train("runs", Xor), "state_manager: expected a StateManager .*got 'runs'"),  # type: ignore[arg-type]
         (lambda: train(StateManager(), Xor, lr=3, folder="a"), "folder, lr: .*got a StateManager"),
+        (lambda: train(StateManager(), Xor, seed=0, track=False), "seed, track: .*StateManager"),
         (lambda: train(Xor, checkpoint_dir="a"), "checkpoint_dir: no argument .*pass folder"),
         (lambda: train(Xor, config=TrainConfig()), r"config: .*train\(config, env\)"),
         (lambda: train(Xor, init_from="a"), r"init_from: .*StateManager\(init_from=\.\.\.\)"),
