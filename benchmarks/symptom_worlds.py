@@ -7,6 +7,8 @@ from entity_env import (
     Action,
     CategoricalActionMask,
     CategoricalActionSpace,
+    ContinuousActionMask,
+    ContinuousActionSpace,
     Entity,
     Environment,
     GlobalCategoricalActionMask,
@@ -293,4 +295,45 @@ class Steps(PlainState, Environment):
             actions={"go": CategoricalActionMask(actor_types=actors)},
             reward=reward,
             done=done,
+        )
+
+
+class Tap(PlainState, Environment):
+    """Tap with a continuous opening; the demand of each step is met with an opening up to 10.
+
+    A step pays 1, less the difference between demand and flow.
+
+    Args:
+        most: largest opening; from 10 on the flow is that of 10.
+        start: initial mean of the opening; None for the middle.
+    """
+
+    LENGTH = 8
+
+    def __init__(self, most: float = 1000.0, start: float | None = None) -> None:
+        self.most, self.start = most, start
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"Tap": Entity(["demand"])})
+
+    def action_space(self) -> dict[str, Any]:
+        start = {} if self.start is None else {"opening": self.start}
+        return {"turn": ContinuousActionSpace({"opening": (0.0, self.most)}, start=start)}
+
+    def reset(self) -> Observation:
+        self.steps = 0
+        return self.observe()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        flow = min(float(actions["turn"].of("opening")[0]) / 10, 1.0)
+        self.steps += 1
+        return self.observe(1 - abs(self.demand - flow))
+
+    def observe(self, reward: float = 0.0) -> Observation:
+        self.demand = self.rng.random()
+        return Observation(
+            features={"Tap": [[self.demand]]},
+            actions={"turn": ContinuousActionMask(actor_types=["Tap"])},
+            reward=reward,
+            done=self.steps == self.LENGTH,
         )

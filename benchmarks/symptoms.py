@@ -150,6 +150,17 @@ SYMPTOMS = [
         (),
     ),
     Symptom(
+        "a-mean-that-does-not-move",
+        "Tap",
+        "`Tap` pays for an opening that meets a demand, between 0 and 10. The policy of a range of "
+        "1,000 never tries one; in the second row it begins near 10, in the third it can open to "
+        "20.",
+        30_720,
+        ("episodic_reward.mean", "actions/turn/opening.mean", "policy/turn/normalised_entropy"),
+        6.5,
+        (Case(), Case({"start": 10.0}), Case({"most": 20.0})),
+    ),
+    Symptom(
         "an-entropy-of-fewer-choices",
         "Gate",
         "In `Gate`, forward pays 1 where a gate is open, one time in ten, and costs 1 where it is "

@@ -62,7 +62,6 @@ TESTED_IN = {
     "enn_trainer/viewer/replay_chunks.py": "enn_trainer/viewer/test_replay_format.py",
     "enn_trainer/viewer/what_if.py": "enn_trainer/viewer/test_live.py",
     "entity_env/actions/action_space.py": "entity_env/vec/test_batching.py",
-    "entity_env/actions/continuous.py": "entity_env/actions/test_actions.py",
     "entity_env/adapters/action_translators.py": "entity_env/adapters/test_agent_translator.py",
     "entity_env/adapters/gymnasium_*.py": "entity_env/adapters/test_from_gymnasium.py",
     "entity_env/adapters/known_mappings.py": "entity_env/adapters/test_real_worlds.py",

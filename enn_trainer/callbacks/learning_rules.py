@@ -55,6 +55,12 @@ LEAST_KLS = 8
 """Least number of updates for a median of KL divergences."""
 LEAST_KL = 0.05
 """Least value of a large KL divergence."""
+LEAST_NUMBERS = 100.0
+"""Least count of choices of a continuous component to judge its mean in a window."""
+UNMOVED, UNMOVED_SPREAD = 0.5, 1.25
+"""Largest distance of a mean from the initial one, and largest root mean square distance of the
+choices, that count as unmoved, as multiples of the initial standard deviation. The latter is larger
+if the mean depends on the frame."""
 MOST_LISTED = 5
 
 
@@ -196,6 +202,37 @@ def given_up(window: Sums, action: str) -> set[str]:
         for label, expected in window.get(f"chance/{action}", {}).items()
         if expected >= LEAST_EXPECTED and counts.get(label, 0.0) < GIVEN_UP * expected
     }
+
+
+def means_unmoved(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice for each action with means at their initial values if nothing was learned."""
+    for action, space in e.action_space.items() if e.nothing_learnt else ():
+        names = [
+            component
+            for component in space.components
+            if all(_is_unmoved(window, action, component, e) for window in e.windows)
+        ]
+        if names:
+            initial = {name: f"{space.initial_value(name):g}" for name in names}
+            suggestion = ", ".join(f'"{name}": ...' for name in names[:MOST_LISTED])
+            yield Notice(
+                f"mean/{action}",
+                f"{action}: the mean of {' and of '.join(names[:MOST_LISTED])} has not moved from "
+                f"its initial value ({', '.join([*initial.values()][:MOST_LISTED])}), and the "
+                f"return does not rise ({e.flat_return:.3g}): begin near useful values with "
+                f"start={{{suggestion}}} in its action space, or narrow the bounds",
+                "a-mean-that-does-not-move",
+            )
+
+
+def _is_unmoved(window: Sums, action: str, component: str, e: Evidence) -> bool:
+    count, shift, square = (
+        window.get(f"{kind}/{action}", {}).get(component, 0.0)
+        for kind in ("numbers", "shift", "square")
+    )
+    std = e.config.net.init_std
+    is_near = abs(shift) <= UNMOVED * std * count
+    return count >= LEAST_NUMBERS and is_near and square <= (UNMOVED_SPREAD * std) ** 2 * count
 
 
 def unexplained_values(e: Evidence) -> Iterator[Notice]:
@@ -354,7 +391,13 @@ UPDATE_RULES: Sequence[Rule] = (large_step, undecided_policy)
 """Rules for every update."""
 WINDOW_RULES: Sequence[Rule] = (
     *(constant_returns, endless_episodes, late_rounds, idle_frames),
-    *(choices_given_up, unexplained_values, actions_never_offered, constant_features),
+    *(
+        choices_given_up,
+        means_unmoved,
+        unexplained_values,
+        actions_never_offered,
+        constant_features,
+    ),
     *(large_gradients, unreachable_returns, return_lost),
 )
 """Rules for each complete window, from window number `FACT_WINDOWS` on."""

@@ -15,6 +15,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.curriculum.rounds import RunRounds
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.tracking.metrics import decisions_of, num_legal
+from entity_env.arrays import FloatArray
 from entity_env.observation import Entity
 from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
 from entity_env.vec.vec_obs import Metric
@@ -32,6 +33,9 @@ Sums: TypeAlias = dict[str, dict[str, float]]
 - `policy/<action>`: choosing (actors with several legal choices) and their entropy.
 - `chance/<action>`, `taken/<action>`: by label, the expected count under uniform choices, and the
   actual count.
+- `numbers/<action>`, `shift/<action>`, `square/<action>`: by component of a continuous action, the
+  count of choices, and the sums of their distance from the initial mean, before the sigmoid, and of
+  its square.
 - `late/<action>`: frames in the last fifth of the run, share.sum (their normalised entropy).
 - `first`, `best`, `held`: see `record_best`.
 """
@@ -124,13 +128,17 @@ def run_sums(rollout: Rollout) -> Sums:
 
 
 def choice_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Sums:
-    """Return the sums of choices of actions with labels, and counts of frames without actors."""
+    """Return the sums of choices of labels and numbers, and counts of frames without actors."""
     acting = np.zeros(rollout.num_frames, dtype=np.bool_)
     columns: list[tuple[str, Sequence[str], Tensor]] = []  # kind, names and sums
     for name, space in action_space.items():
         batch, rows, entropies = decisions_of(rollout, name)
         chosen, labels = rows.values, space.labels
         acting |= batch.actors.lengths > 0
+        if len(chosen) and batch.bounds is not None:
+            shifts = _shift_sums(chosen, batch.bounds.values, space.initial_means())
+            kinds = (f"numbers/{name}", f"shift/{name}", f"square/{name}")
+            columns += zip(kinds, [space.components] * 3, shifts.unbind(), strict=True)
         if not 0 < len(labels) <= MOST_LABELS or not len(chosen):
             continue
 
@@ -157,6 +165,19 @@ def choice_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Su
     sums = {kind: {name: next(values) for name in names} for kind, names, _ in columns}
     num_frames = float(rollout.num_frames)
     return {"run": {"examined": num_frames, "idle": num_frames - float(acting.sum())}, **sums}
+
+
+def _shift_sums(chosen: Tensor, bounds: Tensor, initial: FloatArray) -> Tensor:
+    """Return the count, and sums of the distance from the initial means and of its square, (3, D).
+
+    Args:
+        chosen: (A, D) float32, as sampled.
+        bounds: (A, 2, D) float32; components with equal bounds are not counted.
+        initial: (D,) float64, means before the sigmoid.
+    """
+    choosing = (bounds[:, 0] != bounds[:, 1]).double()
+    shift = (chosen.double() - to_device(initial, chosen.device)) * choosing
+    return torch.stack([choosing.sum(dim=0), shift.sum(dim=0), shift.square().sum(dim=0)])
 
 
 # -- Features that never vary ------------------------------------------------------------------

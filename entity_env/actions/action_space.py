@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action, ActionMask, ActionName, EntityID
-from entity_env.arrays import BoolArray, Float32Array, IntArray
+from entity_env.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from entity_env.errors import LONG, InvalidAction, short_repr, unexpected
 from entity_env.observation import OMIT_EMPTY, Observation, ObsSpace
 from entity_env.ragged import Ragged, as_choices, exclusive_cumsum
@@ -120,6 +120,18 @@ class ActionSpace(ABC):
     def bounds_by_name(self) -> dict[str, tuple[float, float]]:
         """Return the lower and upper bound of each component; empty without components."""
         return {}
+
+    def initial_value(self, component: str) -> float:
+        """Return the initial mean of a component of a continuous action, between its bounds.
+
+        Raises:
+            KeyError: there is no such component.
+        """
+        raise KeyError(component)
+
+    def initial_means(self) -> FloatArray:
+        """Return the initial mean of each component before the sigmoid, (components,) float64."""
+        return np.zeros(0)
 
     @property
     def choice_columns(self) -> tuple[int, ...]:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -28,12 +29,14 @@ from entity_env.errors import (
     unexpected,
 )
 from entity_env.kinds import check_unique
-from entity_env.observation import Observation, ObsSpace
+from entity_env.observation import OMIT_EMPTY, Observation, ObsSpace
 from entity_env.ragged import Ragged, from_ragged_buffer
 from entity_env.vec.frames import Frames, ids_of_actors
 from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecActionMask, VecContinuousActionMask
 
+_EDGE = 0.02
+"""Least distance of an initial mean from the bounds, as a share of the range."""
 _Z_OF_95 = 1.6448536269514722
 """The 95% quantile of the standard normal distribution."""
 
@@ -61,17 +64,23 @@ class _ContinuousActionSpace(ActionSpace):
             names, with bounds in `low` and `high`.
         low: the lower bound of each component.
         high: the upper bound of each component.
+        start: the initial mean of a new policy, by name of the component, within its bounds; by
+            default the middle of the range, or 0 without bounds. Spaces that differ only in
+            `start` are equal.
         after: as in `ActionSpace`.
         when: likewise.
 
     Raises:
         InvalidSpace: bounds of a component are missing, not numbers, in the wrong order, or only
-            one of them is infinite.
+            one of them is infinite; a start is not within them, or of an unknown component.
     """
 
     index_to_component: list[str]
     low: list[float]
     high: list[float]
+    start: dict[str, float] = field(
+        default_factory=dict, kw_only=True, compare=False, metadata={OMIT_EMPTY: True}
+    )
 
     batch_mask_type = VecContinuousActionMask
     choice_dtype = np.float32
@@ -82,6 +91,7 @@ class _ContinuousActionSpace(ActionSpace):
         low: Sequence[float] | None = None,
         high: Sequence[float] | None = None,
         *,
+        start: Mapping[str, float] | None = None,
         after: ActionName | None = None,
         when: Sequence[str] | None = None,
     ) -> None:
@@ -103,6 +113,7 @@ class _ContinuousActionSpace(ActionSpace):
         bounds = [_bounds_of(f"{what}[{n!r}]", pair) for n, pair in zip(names, pairs, strict=True)]
         self.index_to_component = [str.__str__(name) for name in names]
         self.low, self.high = [x for x, _ in bounds], [x for _, x in bounds]
+        self.start = _checked_start(what, start or {}, self.bounds_by_name())
         self.after, self.when = after, [*(when or ())]
         super().__post_init__()
 
@@ -123,6 +134,26 @@ class _ContinuousActionSpace(ActionSpace):
         """Return the lower and upper bound of each component."""
         bounds = zip(self.low, self.high, strict=True)
         return dict(zip(self.index_to_component, bounds, strict=True))
+
+    def initial_value(self, component: str) -> float:
+        """Return the initial mean of a component: `start`, or the middle of its range."""
+        low, high = self.bounds_by_name()[component]
+        middle = low + (high - low) / 2 if math.isfinite(low) else 0.0
+        return self.start.get(component, middle)
+
+    def initial_means(self) -> FloatArray:
+        """Return the initial mean of each component before the sigmoid, (components,) float64.
+
+        A mean near a bound is moved to 2% of the range from it.
+        """
+        means = np.zeros(len(self))
+        for i, (name, (low, high)) in enumerate(self.bounds_by_name().items()):
+            if name in self.start and math.isfinite(low):
+                share = np.clip((self.start[name] - low) / (high - low), _EDGE, 1 - _EDGE)
+                means[i] = math.log(share / (1 - share))
+            else:
+                means[i] = self.start.get(name, 0.0)
+        return means
 
     @property
     def choice_columns(self) -> tuple[int, ...]:
@@ -148,7 +179,9 @@ class _ContinuousActionSpace(ActionSpace):
 
     def renamed(self, labels: Mapping[str, str]) -> Self:
         """Return the space with renamed components."""
-        return replace(self, index_to_component=[labels[name] for name in self.index_to_component])
+        names = [labels[name] for name in self.index_to_component]
+        start = {labels[name]: value for name, value in self.start.items()}
+        return replace(self, index_to_component=names, start=start)
 
     # -- Choices of batches ------------------------------------------------------------------------
 
@@ -301,12 +334,12 @@ class _ContinuousActionSpace(ActionSpace):
         low, high = Ragged(default[0], actors.lengths), Ragged(default[1], actors.lengths)
         if all_none(lows) and all_none(highs):
             return VecContinuousActionMask(actors, low, high)
-        for field, rows, bounds in (("low", low.values, lows), ("high", high.values, highs)):
+        for side, rows, bounds in (("low", low.values, lows), ("high", high.values, highs)):
             for i, (value, start, n) in enumerate(
                 zip(bounds, actors.starts.tolist(), actors.lengths.tolist(), strict=True)
             ):
                 if value is not None and (n or np.size(value)):
-                    what = f"actions[{name!r}].{field}"
+                    what = f"actions[{name!r}].{side}"
                     rows[start : start + n] = as_block(value, n, len(self), what, i)
         self._check_bounds(low.values, high.values, f"actions[{name!r}]", actors.lengths)
         return VecContinuousActionMask(actors, low, high)
@@ -518,6 +551,26 @@ class GlobalContinuousActionSpace(_ContinuousActionSpace):
 
     def _bounded(self, actors: IDs, low: Float32Array, high: Float32Array) -> ActionMask:
         return GlobalContinuousActionMask(low=low[0], high=high[0])
+
+
+def _checked_start(
+    what: str, start: Mapping[str, float], bounds: Mapping[str, tuple[float, float]]
+) -> dict[str, float]:
+    """Validate the initial means of components.
+
+    Raises:
+        InvalidSpace: a component is unknown, or its mean is not a finite number within its bounds.
+    """
+    for name, value in start.items():
+        at = f"{what}: start[{name!r}]"
+        if name not in bounds:
+            raise InvalidSpace(f"{at}: expected one of the components {list(bounds)}")
+        low, high = bounds[name]
+        is_number = isinstance(value, Real) and math.isfinite(value) and not isinstance(value, bool)
+        if not (is_number and low <= value <= high):
+            expected = f"a finite number from {low:g} to {high:g}"
+            raise InvalidSpace(f"{at}: expected {expected}, got {short_repr(value)}")
+    return {name: float(value) for name, value in start.items()}
 
 
 def _bounds_of(what: str, pair: Any) -> tuple[float, float]:

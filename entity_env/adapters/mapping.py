@@ -202,11 +202,13 @@ class Number:
             field; rows without an entity count, and get 0 or the nearest bound. None for a global
             action.
         names: names of the D numbers; by default their indices.
+        start: as in `ContinuousActionSpace`.
     """
 
     path: str = ""
     actors: EntityName | None = None
     names: Sequence[str] | None = None
+    start: Mapping[str, float] | None = None
 
     # A Box has no mask and is one component.
     mask = None

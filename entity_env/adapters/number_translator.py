@@ -97,7 +97,8 @@ class NumberTranslator(ActionTranslator):
             (self._low != self._low[0]).any() or (self._high != self._high[0]).any()
         )
         cls = GlobalContinuousActionSpace if self._is_global else ContinuousActionSpace
-        self.space = cls(names, self._low.min(axis=0).tolist(), self._high.max(axis=0).tolist())
+        lows, highs = self._low.min(axis=0).tolist(), self._high.max(axis=0).tolist()
+        self.space = cls(names, lows, highs, start=action.start)
         self.complete = replace(action, path=path, names=names)
         finite = np.finfo(np.float32)
         self._least = np.maximum(self._low, finite.min).tolist()  # so that valid numbers are finite

@@ -274,7 +274,8 @@ class ContinuousHead(ActionHead):
         assert isinstance(space, ContinuousActionSpace | GlobalContinuousActionSpace)
         self.mean = nn.Linear(d_model, len(space))
         nn.init.orthogonal_(self.mean.weight, gain=0.01)
-        nn.init.zeros_(self.mean.bias)
+        with torch.no_grad():
+            self.mean.bias.copy_(torch.from_numpy(space.initial_means()))
         self.deviation = nn.Linear(d_model, len(space))
         nn.init.zeros_(self.deviation.weight)
         nn.init.zeros_(self.deviation.bias)

@@ -253,9 +253,13 @@ def test_upgrades_match_components_by_name_and_centre_new_ones() -> None:
 
 
 def test_continuous_spaces_round_trip_as_text() -> None:
-    text = ron.dumps(ron.Struct("Spaces", dump_spaces(SPACES)))
-    plain = ron.loads(text)
-    assert read_spaces(plain) == SPACES
+    started = ContinuousActionSpace({"x": (0, 5), "free": (-np.inf, np.inf)}, start={"x": 1.5})
+    spaces = SPACES._replace(action_space={**SPACES.action_space, "started": started})
+    text = ron.dumps(ron.Struct("Spaces", dump_spaces(spaces)))
+    loaded = read_spaces(ron.loads(text))
+    assert loaded == spaces
+    assert loaded.action_space["started"].initial_value("x") == 1.5
+    assert "start" not in ron.dumps(ron.Struct("Spaces", dump_spaces(SPACES)))
 
 
 # -- Dependent actions -----------------------------------------------------------------------------

