@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.cli.arguments import OneLineParser
-from enn_trainer.cli.trust import resume_command
+from enn_trainer.cli.trust import next_steps, resume_command
 from enn_trainer.cli.typed_settings import parse_typed
 from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
@@ -92,14 +92,15 @@ def _summary(result: "CloneResult", run_dir: Path, config: CloneRunConfig) -> st
     lines = [f"{'interrupted, ' if result.interrupted else ''}saved {result.checkpoint}"]
     if result.test is not None:
         lines.append(f"on held-out episodes: {result.test.in_words()}")
-    lines += ["", "next:"]
     resume, env_id = resume_command(run_dir, config, result.state), config.env.id
     if _is_known_to_fit(config.env, result.state):
-        return "\n".join([*lines, f"  {resume} env.id={env_id}"])
-    lines.append(f"  {resume}" if names_code(env_id) else f"  {resume} env.id=...")
+        return "\n".join([*lines, next_steps(run_dir, config, [f"{resume} env.id={env_id}"])])
     unknown = f"{env_id} was not checked"
-    lines.append(f"env.id=... must name the environment of the recordings; {unknown}")
-    return "\n".join(lines)
+    note = f"env.id=... must name the environment of the recordings; {unknown}"
+    if names_code(env_id):
+        return "\n".join([*lines, next_steps(run_dir, config, [resume]), note])
+    named = next_steps(run_dir, config, [f"{resume} env.id=..."], env="...")
+    return "\n".join([*lines, named, f"--env ... and {note}"])
 
 
 def _is_known_to_fit(env: EnvConfig, state: "State") -> bool:

@@ -33,13 +33,10 @@ from enn_trainer.runtime.trust import (
 )
 from enn_trainer.selfplay.league import POOL, POOL_SUFFIX, League, Member
 from enn_trainer.stop_conditions import Now, read_bound
-from entity_env.imports.extras import missing_package
 
 if TYPE_CHECKING:
     from enn_trainer.checkpoints.saved_run import SavedRun
     from enn_trainer.checkpoints.state import State
-    from enn_trainer.checkpoints.state_manager import StateManager
-    from enn_trainer.run.session import TrainResult
 
 
 def check_trusted(
@@ -130,23 +127,20 @@ def _check_players(players: Iterable[str | None], trust: Trust) -> None:
             trust.check(code_of_members(members_of(Path(player)), player))
 
 
-def next_steps(result: "TrainResult", manager: "StateManager") -> str:
-    """Return the commands to type after `enn train`, in a form that works in this shell."""
-    run_dir, config = manager.checkpoint_dir, manager.config
-    assert run_dir is not None
-    state = manager.state
-    reached = Now(state.step, state.time_used, state.metrics_over_rounds(), frozenset(), 0)
-    resume = resume_command(run_dir, config, reached)
-    if result.interrupted:
-        return f"\nto continue:\n  {resume}"
-    watch, measure = (measure_command(run_dir, config, name) for name in ("watch", "eval"))
-    lines = ["\nnext:", watch, measure, resume]
-    if not missing_package("tensorboard"):
-        from enn_trainer.checkpoints.run_captures import run_folder  # imports PyTorch
+def next_steps(
+    run_dir: Path, config: TrainConfig, lines: Sequence[str], env: str | None = None
+) -> str:
+    """Return the commands to type after training, which watch, evaluate and continue the run.
 
-        logs = run_folder(manager) or Path(config.data_dir, "runs")
-        lines.append(shell_command("tensorboard", "--logdir", str(logs)))
-    return "\n  ".join(lines)
+    Args:
+        run_dir: folder of the run.
+        config: configuration of the run.
+        lines: command that continues the run, and further ones.
+        env: environment to name; None for the environment of the configuration.
+    """
+    naming = "" if env is None else f" --env {env}"
+    playing = [f"{measure_command(run_dir, config, name)}{naming}" for name in ("watch", "eval")]
+    return "\n  ".join(["\nnext:", *playing, *lines])
 
 
 def measure_command(path: Path, config: TrainConfig, name: str = "eval") -> str:
