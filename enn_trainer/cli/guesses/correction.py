@@ -120,9 +120,9 @@ def correct(program: str, typed: Sequence[str], parsers: Parsers) -> Correction:
 
 
 def _differences(typed: Sequence[str], corrected: Sequence[str]) -> set[str]:
-    """Return the typed words, and the parts of them, that a corrected line lacks."""
-    words, parts = ({*line, *re.split(r"[=:\s]+", " ".join(line))} for line in (typed, corrected))
-    return words - parts - {""}
+    """Return the typed words that a corrected line lacks, and the parts that it lacks."""
+    old, new = ({*chain(*(re.split("[=:]+", w) for w in words))} for words in (typed, corrected))
+    return ({*typed} - {*corrected} | (old - new)) - {""}
 
 
 def _is_name(word: str, command: _Command) -> bool:
