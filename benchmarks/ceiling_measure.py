@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from enn_trainer import StateManager, Trainer
 from enn_trainer.algorithms.minibatches import minibatches, split_minibatch
 from enn_trainer.base.policy import PPOAgent
-from enn_trainer.cli.profile_command import profile
+from enn_trainer.cli.work.profile import profile
 from enn_trainer.config import TrainConfig
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.envs import env_factory

@@ -30,7 +30,8 @@ from enn_trainer import StateManager, load_agent, train
 from enn_trainer.base.policy import eval_mode
 from enn_trainer.callbacks import Callback
 from enn_trainer.callbacks.callback import RunningTrainer
-from enn_trainer.checkpoints.lookup import find, read_members
+from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.saved_state import read_members
 from enn_trainer.evaluation.load_agent import RogueNetAgent
 from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.experience.players import AgentPlayer

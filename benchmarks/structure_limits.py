@@ -40,8 +40,8 @@ LAYERS = {
 layer may import only layers below it."""
 
 LIMITS: dict[str, float] = {
-    "modules": 350,
-    "files in the largest folder": 29,
+    "modules": 362,
+    "files in the largest folder": 30,
     "longest file, lines": 629,
     "lines of a function: median, 95%": 27,
     "longest function, lines": 77,
@@ -74,12 +74,18 @@ FOLDERS = {
     "enn_trainer/algorithms/cloning": 324,
     "enn_trainer/algorithms/ppo": 899,
     "enn_trainer/base": 360,
+<<<<<<< HEAD
     "enn_trainer/callbacks": 1049,
     "enn_trainer/checkpoints": 2998,
+=======
+    "enn_trainer/callbacks": 999,
+    "enn_trainer/checkpoints": 3081,
+>>>>>>> f52f4d0249ebab8739b6809eb4fc458fe0072bd7
     "enn_trainer/checkpoints/migrate": 984,
-    "enn_trainer/cli": 4157,
-    "enn_trainer/cli/guesses": 415,
+    "enn_trainer/cli": 3258,
+    "enn_trainer/cli/guesses": 380,
     "enn_trainer/cli/starters": 277,
+    "enn_trainer/cli/work": 1100,
     "enn_trainer/config": 2874,
     "enn_trainer/curriculum": 443,
     "enn_trainer/evaluation": 2060,

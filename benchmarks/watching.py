@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from measured_on import processor, short_revision
 
-from enn_trainer.checkpoints.lookup import read_saved_run
+from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.viewer.page import PAGE
 from enn_trainer.viewer.replay_format import read_replay

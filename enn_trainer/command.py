@@ -1,6 +1,5 @@
 """Command lines of runs, and dry runs."""
 
-import argparse
 import functools
 import inspect
 import os
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from enn_trainer.base.errors import CheckpointError, ConfigError, RankError
-from enn_trainer.checkpoints.migrate.evolve_rules import PARTS, rename_lines
+from enn_trainer.checkpoints.migrate.evolve_rules import PARTS
 from enn_trainer.checkpoints.named_code import trust_of_run
 from enn_trainer.checkpoints.state import State, init_train_state
 from enn_trainer.checkpoints.state_manager import StateManager
@@ -26,6 +25,7 @@ from enn_trainer.cli.arguments import (
     EXISTING_OPTIONS,
     EXPECTED_ERRORS,
     failed,
+    renames,
     run_parser,
 )
 from enn_trainer.cli.guesses.typed_line import typed_line
@@ -272,9 +272,3 @@ def _shorten(config: TrainConfig, end: int, folder: str) -> None:
         capture_samples="evals.rec" if evaluation.capture_samples else "",
         suites={name: replace(suite, steps=None, episodes=None) for name, suite in suites},
     )
-
-
-def renames(options: argparse.Namespace) -> list[str]:
-    """Return the renames of `--rename` and `--rename-file`, as OLD=NEW."""
-    file_renames = rename_lines(options.rename_file) if options.rename_file else []
-    return [*options.rename, *file_renames]

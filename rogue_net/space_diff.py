@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace, Spaces
-from rogue_net.wiring import missing_features
 
 
 @dataclass
@@ -122,3 +121,32 @@ def _renames(removed: Sequence[str], added: Sequence[str]) -> str:
     if not pairs and len(removed) == len(added) == 1:
         pairs = [f"{removed[0]} renamed to {added[0]}"]
     return f" (perhaps {', '.join(pairs)})" if pairs else ""
+
+
+def missing_features(env_space: ObsSpace, net_space: ObsSpace) -> list[str]:
+    """Return messages about features of a network that a space lacks, and about unknown labels.
+
+    Features and types that are unknown to the network are no problem.
+    """
+    if net_space.entities and not net_space.entities.keys() & env_space.entities.keys():
+        return [f"some of the entity types {[*net_space.entities]}, got {[*env_space.entities]}"]
+    pairs = {
+        f"features of {name!r}": (env_space.entities[name], net_space.entities[name])
+        for name in net_space.entities
+        if name in env_space.entities
+    }
+    pairs["global features"] = (env_space.global_entity, net_space.global_entity)
+    missing = []
+    for owner, (env, net) in pairs.items():
+        if missing_names := [feature for feature in net.features if feature not in env.features]:
+            missing.append(f"{owner} with {missing_names}, got {env.columns}")
+        kinds = {kind.name: kind for kind in env.kinds}
+        if missing_names := [kind.name for kind in net.kinds if kind.name not in kinds]:
+            missing.append(f"{owner} with the kinds {missing_names}, got {env.columns}")
+        for kind in net.kinds:
+            labels = kinds[kind.name].labels if kind.name in kinds else []
+            if unknown := [label for label in labels if label not in kind.labels]:
+                missing.append(
+                    f"{owner}: labels of {kind.name!r} among {kind.labels}, got {unknown}"
+                )
+    return missing

@@ -1,6 +1,7 @@
 """Imports point one way: entity_env, rogue_net, enn_trainer; and inside a package down the map."""
 
 import ast
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -80,6 +81,7 @@ LIGHT = {
     "from enn_trainer.runtime.versions import versions; versions()": {"torch", "numpy"},
     "import entity_env, rogue_net, enn_trainer": {"torch", "numpy", "importlib.metadata"},
     "import enn_trainer.cli; enn_trainer.cli.usage()": {"torch", "numpy"},
+    "from enn_trainer.cli import COMMANDS; [one.parser() for one in COMMANDS.values()]": {"torch"},
     "from enn_trainer import ConfigError": {"torch", "numpy"},
     "import entity_env.examples; from entity_env import *": {"torch"},
     "import enn_trainer.config, rogue_net.config, rogue_net.relpos.config": {"torch"},
@@ -101,6 +103,50 @@ def test_light_imports_import_nothing_heavy(code: str) -> None:
         text=True,
     )
     assert not (LIGHT[code] | EXTRAS) & {*done.stdout.split()}
+
+
+COMMANDS_WITHOUT_TORCH = [
+    "train --help",
+    "train --hps-info lr",
+    "eval",
+    "inspect RUN",
+    "inspect RUN@latest",
+    "checkpoints list RUN",
+    "checkpoints list RUN --json",
+    "checkpoints verify RUN",
+    "checkpoints show RUN --config",
+    "checkpoints prune RUN --dry-run",
+    "league show RUN",
+    "plot",
+    "runs RUN",
+    "envs",
+    "config dump-schema FOLDER/schema.ron",
+]
+
+
+def test_commands_that_compute_nothing_do_not_import_torch(tmp_path: Path) -> None:
+    """They would take two seconds more."""
+    run = tmp_path / "run"
+    shutil.copytree(ROOT / "tests/golden/checkpoints/0.2.0", run)
+    lines = [
+        [word.replace("RUN", str(run)).replace("FOLDER", str(tmp_path)) for word in line.split()]
+        for line in COMMANDS_WITHOUT_TORCH
+    ]
+    program = (
+        "import sys; from contextlib import suppress; from enn_trainer.cli import run\n"
+        f"for line in {lines!r}:\n"
+        "    with suppress(SystemExit): run(line)\n"
+        "    assert 'torch' not in sys.modules, line"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        timeout=60,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "step-000000000064" in done.stdout
 
 
 @pytest.fixture(scope="module")

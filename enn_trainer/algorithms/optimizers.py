@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from enn_trainer.base.errors import ConfigError, NotFiniteError
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig
-from enn_trainer.config.schedules import Scheduled, ScheduledFloat
+from enn_trainer.config.schedules import Scheduled, ScheduledFloat, total_steps
 from enn_trainer.config.torch_optimizers import new_optimizer
 from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding
 from rogue_net.relpos.encoding import RelposEncoding
@@ -270,18 +270,6 @@ class Rates(NamedTuple):
 
     lr: float
     ent_coef: float
-
-
-def total_steps(config: TrainConfig, frames_per_step: int | None = None) -> int:
-    """Return the step at which the run ends: `total_timesteps` rounded up to whole rollouts.
-
-    Args:
-        config: configuration of the run.
-        frames_per_step: number of frames of each step that are trained on; None for
-            `rollout.num_envs`.
-    """
-    frames = (frames_per_step or config.rollout.num_envs) * config.rollout.steps
-    return math.ceil(config.total_timesteps / frames) * frames
 
 
 def rates_at(

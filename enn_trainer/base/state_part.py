@@ -4,10 +4,10 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-import torch
-from torch import Tensor
-
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from enn_trainer.base.group import Group
 
 StateDict: TypeAlias = Mapping[str, Any]
@@ -58,7 +58,7 @@ class SpaceChange(Protocol):
     def others(self, state: StateDict) -> dict[str, Any]:
         """Return the entries that belong to no parameter of the old agent."""
 
-    def copy_of_agent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def copy_of_agent(self, tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
         """Return the tensors of a copy of the old agent, rearranged like the agent's tensors.
 
         Args:
@@ -190,13 +190,15 @@ def full_state(part: StatePart) -> dict[str, Any]:
     return {**part.state_dict(), **({FILES: dict(files)} if files else {})}
 
 
-def copied_state(state: StateDict, device: torch.device | None = None) -> dict[str, Any]:
+def copied_state(state: StateDict, device: "torch.device | None" = None) -> dict[str, Any]:
     """Return a deep copy of a state.
 
     Args:
         state: tensors and plain data by name.
         device: device of the copies; None for the device of each tensor.
     """
+    from torch import Tensor
+
     return {
         name: value.detach().to(device or value.device, copy=True)
         if isinstance(value, Tensor)
@@ -237,12 +239,14 @@ def check_plain(name: str, value: object) -> None:
         )
 
 
-def check_tensor(name: str, tensor: object, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def check_tensor(name: str, tensor: object, dtype: "torch.dtype", shape: tuple[int, ...]) -> None:
     """Raise if an entry of a state is not a tensor of this dtype and shape.
 
     Raises:
         ValueError: the entry differs; the message names it.
     """
+    from torch import Tensor
+
     if not isinstance(tensor, Tensor) or tensor.dtype != dtype or tensor.shape != shape:
         got = type(tensor).__name__
         if isinstance(tensor, Tensor):

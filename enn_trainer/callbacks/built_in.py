@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from enn_trainer.algorithms.optimizers import total_steps
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.callbacks.learning_diagnostics import LearningDiagnostics
@@ -14,7 +13,7 @@ from enn_trainer.callbacks.run_metrics import MetricsLog, RunMetrics, Stopwatch
 from enn_trainer.checkpoints.format import step_of
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state_manager import StateManager
-from enn_trainer.config.schedules import follow_schedules
+from enn_trainer.config.schedules import follow_schedules, total_steps
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.experience.episodes import Measured
 from enn_trainer.runtime.exchange import Exchange

@@ -34,10 +34,9 @@ from enn_trainer.checkpoints.state import State
 from enn_trainer.curriculum.rounds import RunRounds
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.spans import Spans
+from enn_trainer.tracking.track_services import NOTICES
 from entity_env.spaces import ObsSpace
 
-NOTICES = "notices"
-"""Key of the sums and of the keys of earlier notices in `State.memory`."""
 WINDOWS_OF_RUN = 20
 LEAST_WINDOW, MOST_WINDOW = 3_000, 1_000_000
 """Limits of the frames of a window, which is a twentieth of `total_timesteps`.

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, final
 
 from enn_trainer.base.errors import CheckpointError
-from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, plain_file, size_of
+from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, plain_file, read_plain_file, size_of
 from enn_trainer.checkpoints.manifest import MANIFEST, read_manifest
 
 C = TypeVar("C")
@@ -31,11 +31,14 @@ WEIGHTS = "state.agent.safetensors"
 """Weights of the agent; two checkpoints of a step differ if this file does."""
 OPPONENT = "opponent-"
 """Prefix of the files of opponents; a run can continue without a damaged one."""
+PUBLISHED_WEIGHTS = "state.agent.msgpack"
+"""Weights of the agent in checkpoints of enn_trainer 0.1.16."""
 METRICS_FILE, RUN_FILE = "metrics.jsonl", "run.json"
 """Metrics of a run, and its description."""
 MOST_LOOKS = 20
 """Maximal number of attempts to read a checkpoint that is deleted or replaced meanwhile."""
 _SAVE_NAME = re.compile(r"step-(\d{12,})")
+_PICKLED = ('"<blob:pickle>"', '"<BLOB>"')  # placeholders that hyperstate writes for pickles
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".dill")
 
 
@@ -384,3 +387,19 @@ def folder_of_metrics(run_dir: Path, data_dir: str, run_name: str) -> Path:
     places = [Path(), *run_dir.resolve().parents]
     earlier = [place / data_dir / "runs" / run_name for place in places]
     return next((folder for folder in earlier if (folder / METRICS_FILE).is_file()), earlier[0])
+
+
+def is_published(path: Path) -> bool:
+    """Return True if a directory is a checkpoint of enn_trainer 0.1.16, valid or damaged."""
+    return (path / PUBLISHED_WEIGHTS).is_file() or is_pickled(path)
+
+
+def is_pickled(path: Path) -> bool:
+    """Return True if a directory has pickles of hyperstate."""
+    if any(path.glob("state.*.pickle")):
+        return True
+    state = path / "state.ron"
+    if not state.is_file():
+        return False
+    text = read_plain_file(state, MAX_TEXT_BYTES).decode(errors="replace")
+    return any(mark in text for mark in _PICKLED)

@@ -28,9 +28,18 @@ from torch import Tensor
 
 from enn_trainer.base.errors import CheckpointError
 from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, read_plain_file
-from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, check_no_pickles, first_valid
+from enn_trainer.checkpoints.format import (
+    PUBLISHED_WEIGHTS,
+    WEIGHTS,
+    Checkpoint,
+    check_no_pickles,
+    first_valid,
+    is_pickled,
+    is_published,
+)
 from enn_trainer.checkpoints.manifest import FORMAT_VERSION
-from enn_trainer.checkpoints.state_files import OPTIMIZER, read_state
+from enn_trainer.checkpoints.saved_state import read_state
+from enn_trainer.checkpoints.state_files import OPTIMIZER
 from enn_trainer.checkpoints.weights import fitting_network
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.load import dump_config, load_config
@@ -39,13 +48,12 @@ from entity_env.serialization.bounds import Allowance, number_array, unpack_boun
 from entity_env.spaces import Spaces
 from rogue_net.published import from_published, projections_by_type, renamed
 
-AGENT_FILE, OPTIMIZER_FILE = "state.agent.msgpack", "state.optimizer.msgpack"
+OPTIMIZER_FILE = "state.optimizer.msgpack"
 MAX_BYTES = 1 << 32
 """Size limit of a file of tensors."""
 MAX_NAME = 4096
 """Maximal length of the name of a parameter."""
 _SAVE_NAME = re.compile(r"latest-step(\d+)")
-_PICKLED = ('"<blob:pickle>"', '"<BLOB>"')  # placeholders that hyperstate writes for pickles
 _DTYPES = ("<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|b1")
 _PARAMETERS = ("weight", "bias", "embedding")  # other suffixes belong to buffers
 _SHARED = re.compile(r"backbone\.blocks\.\d+\.attn\.relpos_encoding\.")
@@ -104,22 +112,6 @@ def find(
     return first_valid(path, [child for _, child in reversed(saves)], read, say)
 
 
-def is_published(path: Path) -> bool:
-    """Return True if a directory is a checkpoint of enn_trainer 0.1.16, valid or damaged."""
-    return (path / AGENT_FILE).is_file() or _is_pickled(path)
-
-
-def _is_pickled(path: Path) -> bool:
-    """Return True if a directory has pickles of hyperstate."""
-    if any(path.glob("state.*.pickle")):
-        return True
-    state = path / "state.ron"
-    if not state.is_file():
-        return False
-    text = read_plain_file(state, MAX_TEXT_BYTES).decode(errors="replace")
-    return any(mark in text for mark in _PICKLED)
-
-
 def _convert(path: Path, with_moments: bool = False) -> PublishedCheckpoint:
     """Read a checkpoint of enn_trainer 0.1.16 and convert it to today's format.
 
@@ -130,10 +122,10 @@ def _convert(path: Path, with_moments: bool = False) -> PublishedCheckpoint:
     Raises:
         CheckpointError: a file is missing, damaged or of another format.
     """
-    if _is_pickled(path):
+    if is_pickled(path):
         raise CheckpointError(
-            f"{path}: expected tensors in {AGENT_FILE}, got pickles, which can execute code and "
-            "are not read; save the weights as safetensors on the machine that wrote them"
+            f"{path}: expected tensors in {PUBLISHED_WEIGHTS}, got pickles, which can execute "
+            "code and are not read; save the weights as safetensors on the machine that wrote them"
         )
     check_no_pickles(path)
 
@@ -154,7 +146,7 @@ def _convert(path: Path, with_moments: bool = False) -> PublishedCheckpoint:
             f"{path}: vf_net: expected none, as enn_trainer 0.1.16 did not train it as configured"
         )
     agent = _read_agent(path)
-    with _reading(f"{path / AGENT_FILE}:"):
+    with _reading(f"{path / PUBLISHED_WEIGHTS}:"):
         weights = from_published(agent)
 
     # The files of our format.
@@ -250,8 +242,8 @@ def _count(name: str, value: Any) -> float:
 def _read_agent(path: Path) -> dict[str, Tensor]:
     """Read the tensors of the network, under their 0.1.16 names and in the order of the file."""
     tensors = {}
-    with _reading(f"{path / AGENT_FILE}:"):
-        for name, value in _unpack(path / AGENT_FILE).items():
+    with _reading(f"{path / PUBLISHED_WEIGHTS}:"):
+        for name, value in _unpack(path / PUBLISHED_WEIGHTS).items():
             if not isinstance(name, str) or len(name) > MAX_NAME:
                 raise TypeError(f"expected the name of a parameter, got {short_repr(name)}")
             tensors[name] = _tensor(name, value)

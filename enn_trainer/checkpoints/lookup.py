@@ -6,17 +6,11 @@ reads the content of checkpoints, for evaluation, display and comparison.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from torch import Tensor
-
 from enn_trainer.base.errors import CheckpointError, ConfigError
-from enn_trainer.base.policy import PPOAgent
-from enn_trainer.checkpoints import legacy_0_1_16
 from enn_trainer.checkpoints.format import (
-    WEIGHTS,
     Checkpoint,
     SaveGone,
     VerifiedSaves,
@@ -29,20 +23,17 @@ from enn_trainer.checkpoints.format import (
 )
 from enn_trainer.checkpoints.retention import best_of
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.state import make_policy
-from enn_trainer.checkpoints.state_files import (
+from enn_trainer.checkpoints.saved_state import (
     read_config,
     read_lessons,
     read_members,
     read_rounds,
-    read_spaces,
+    read_shapes,
     read_state,
-    read_tensors,
 )
-from enn_trainer.checkpoints.weights import fitting_network, load_weights, tensors_of
-from enn_trainer.config import TrainConfig, ron
+from enn_trainer.config import TrainConfig
 from enn_trainer.config.formats import parse
-from enn_trainer.config.load import dump_config, load_config
+from enn_trainer.config.load import dump_config
 from enn_trainer.curriculum.lessons import Lessons
 from enn_trainer.curriculum.rounds import RunRounds
 from enn_trainer.selfplay.league import Member
@@ -79,7 +70,11 @@ def find(path: Path, say: Callable[[str], None] = print, to_continue: bool = Fal
             raise CheckpointError(f"{resolved}: expected a checkpoint directory, got none")
         if is_save(resolved):
             return verify(resolved)
-        saved = RunDir(resolved).newest(say) or legacy_0_1_16.find(resolved, say, to_continue)
+        saved = RunDir(resolved).newest(say)
+        if saved is None:
+            from enn_trainer.checkpoints import legacy_0_1_16  # imports PyTorch
+
+            saved = legacy_0_1_16.find(resolved, say, to_continue)
         if saved is None:
             if not resolved.is_dir():  # deleted meanwhile
                 raise SaveGone(f"{resolved}: deleted")
@@ -194,69 +189,6 @@ def _best(run_dir: Path) -> Path:
     return run_dir / best[0]
 
 
-class SavedRun(NamedTuple):
-    """Network of a checkpoint, with the configuration and spaces of its run.
-
-    Attributes:
-        path: directory of the checkpoint.
-        config: configuration of the run.
-        step: number of frames that the network was trained for.
-        agent: the network, in evaluation mode.
-        obs_space: observation space of the run.
-        action_space: action space of the run.
-        run_name: folder of the logs of the run, "" if unknown.
-        member: name of the league member; "" for the agent of the run.
-        pool: members of the opponent pool; None if they were not read.
-    """
-
-    path: Path
-    config: TrainConfig
-    step: int
-    agent: Any
-    obs_space: ObsSpace
-    action_space: dict[str, ActionSpace]
-    run_name: str = ""
-    member: str = ""
-    pool: Sequence[Member] | None = None
-
-    @property
-    def spaces(self) -> Spaces:
-        """Spaces of the run."""
-        return Spaces(self.obs_space, self.action_space)
-
-
-def read_saved_run(path: Path, agent: PPOAgent | None = None, with_pool: bool = False) -> SavedRun:
-    """Read the network of a checkpoint, without the optimizer state.
-
-    Args:
-        path: as for `lookup.find`; or SAVE@opponent:NAME for a league member.
-        agent: a custom network, which the weights are loaded into; None for a `RogueNet`.
-        with_pool: True to read the opponent pool too, as the checkpoint may be deleted later.
-
-    Raises:
-        CheckpointError: there is no valid checkpoint, its weights are not finite, or the member
-            does not exist or is no network.
-    """
-    if (named := split_member(path)) is None:
-        saved = find(path)
-        run = _agent_of(saved, agent)
-    else:
-        saved, member = find_member(named[0], named[1])
-        run = _run_of_member(saved, member, agent)
-    return run._replace(pool=_pool_of(saved)) if with_pool else run
-
-
-def _agent_of(saved: Checkpoint, agent: PPOAgent | None) -> SavedRun:
-    state, config = read_state(saved), read_config(saved)
-    obs_space, action_space = state["obs_space"], state["action_space"]
-    where, weights = str(saved.path), read_tensors(saved, WEIGHTS)
-    network: Any = agent
-    if network is None:
-        network = fitting_network(where, config, Spaces(obs_space, action_space), weights)
-    load_weights(where, network, weights)
-    return SavedRun(saved.path, config, saved.step, network.eval(), obs_space, action_space)
-
-
 def split_member(path: Path) -> tuple[Path, str] | None:
     """Split SAVE@opponent:NAME into path and name; return None for other paths."""
     save, form, name = str(path).rpartition(_MEMBER)
@@ -275,23 +207,15 @@ def members_of(path: Path) -> list[Member]:
     if not path.exists():
         path = Path(str(path).removesuffix("@opponents"))
     saved = find(path)
-    return _require_members(saved.path, _pool_of(saved))
+    return require_members(saved.path, pool_of(saved))
 
 
-def pool_of_run(run: SavedRun) -> list[Member]:
-    """Return the opponent pool of a `SavedRun`, read from disk if needed.
-
-    Raises:
-        CheckpointError: there is no pool, or the checkpoint has been deleted.
-    """
-    return members_of(run.path) if run.pool is None else _require_members(run.path, run.pool)
-
-
-def _pool_of(saved: Checkpoint) -> list[Member]:
+def pool_of(saved: Checkpoint) -> list[Member]:
+    """Return the opponent pool of a checkpoint; [] if it has none."""
     return [member for member in read_members(saved) if member.is_in_pool]
 
 
-def _require_members(path: Path, pool: Sequence[Member]) -> list[Member]:
+def require_members(path: Path, pool: Sequence[Member]) -> list[Member]:
     """Return the members of a pool, or raise if it is empty."""
     if not pool:
         raise CheckpointError(
@@ -321,96 +245,42 @@ def find_member(path: Path, name: str) -> tuple[Checkpoint, Member]:
     return saved, members[name]
 
 
-def _run_of_member(saved: Checkpoint, member: Member, agent: PPOAgent | None) -> SavedRun:
-    name, where = member.name, f"{saved.path}: {member.file}"
-    if member.kind != "network":
-        raise CheckpointError(
-            f"{saved.path}: opponent {name}: expected one with a network, got {member.origin!r}; "
-            "pass that instead"
-        )
-    if member.config:
-        run = run_of_member(member, saved.path)
-        return run._replace(config=replace(read_config(saved), net=run.config.net, vf_net=None))
-    network: Any = agent
-    if network is None:
-        raise CheckpointError(
-            f"{where}: expected weights of a RogueNet, got weights of a custom network; pass "
-            "that network as agent= in Python"
-        )
-    load_weights(where, network, tensors_of(where, member.weights))
-    state, config = read_state(saved), read_config(saved)
-    return SavedRun(
-        path=saved.path,
-        config=config,
-        step=max(member.step, 0),
-        agent=network.eval(),
-        obs_space=state["obs_space"],
-        action_space=state["action_space"],
-        member=name,
-    )
-
-
-def run_of_member(member: Member, path: Path) -> SavedRun:
-    """Return the network of a league member with the configuration and spaces of its run.
-
-    Args:
-        member: a member with a `RogueNet`.
-        path: the checkpoint, for messages.
-
-    Raises:
-        CheckpointError: the file or the configuration is damaged, or they do not match.
-    """
-    where = f"{path}: {member.file}"
-    try:
-        config = load_config(TrainConfig, None, text=member.config)
-        spaces = read_spaces(ron.loads(member.spaces))
-    except (ConfigError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{where}: its configuration cannot be read: {error}") from None
-    weights = tensors_of(where, member.weights)
-    try:
-        network = fitting_network(where, config, spaces, weights, make=make_policy)
-    except ConfigError as error:
-        raise CheckpointError(f"{where}: its configuration does not fit: {error}") from None
-    load_weights(where, network, weights)
-    return SavedRun(
-        path=path,
-        config=config,
-        step=max(member.step, 0),
-        agent=network.eval(),
-        obs_space=spaces.obs_space,
-        action_space=dict(spaces.action_space),
-        member=member.name,
-    )
-
-
 class Contents(NamedTuple):
-    """Content of a checkpoint as plain data and tensors, for any class of network.
+    """Content of a checkpoint as plain data, for any class of network.
 
     Attributes:
-        path: the folder.
-        manifest: content of the manifest.
+        saved: the checkpoint.
         config: the configuration as RON, with today's names if it is a `TrainConfig`.
         settings: the configuration; None if it is an instance of a custom class.
         state: the readable part of the state, without the spaces.
         obs_space: observation space of the agent.
         action_space: action space of the agent.
-        tensors: tensors by name by file, without league members.
+        shapes: shapes of tensors by name by file, without league members.
         members: members of the league.
         lessons: progress in curricula, and changed arguments.
         rounds: rounds of episodes.
     """
 
-    path: Path
-    manifest: Mapping[str, Any]
+    saved: Checkpoint
     config: str
     settings: TrainConfig | None
     state: Mapping[str, Any]
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
-    tensors: dict[str, dict[str, Tensor]]
+    shapes: dict[str, dict[str, tuple[int, ...]]]
     members: Sequence[Member]
     lessons: Lessons
     rounds: RunRounds
+
+    @property
+    def path(self) -> Path:
+        """Path of the folder."""
+        return self.saved.path
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """Content of the manifest."""
+        return self.saved.manifest
 
     @property
     def spaces(self) -> Spaces:
@@ -419,7 +289,7 @@ class Contents(NamedTuple):
 
 
 def read_contents(path: Path) -> Contents:
-    """Read all content of a checkpoint.
+    """Read the content of a checkpoint, of its tensors only the shapes.
 
     Args:
         path: as for `lookup.find`.
@@ -435,12 +305,11 @@ def read_contents(path: Path) -> Contents:
     names = sorted(name for name in files if name.endswith(".safetensors"))
     settings = _settings(saved)
     return Contents(
-        saved.path,
-        saved.manifest,
+        saved,
         saved.text("config.ron") if settings is None else dump_config(settings),
         settings,
         state,
-        tensors={name: read_tensors(saved, name) for name in names},
+        shapes={name: read_shapes(saved, name) for name in names},
         members=members,
         lessons=read_lessons(saved),
         rounds=read_rounds(saved),

@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enn_trainer.checkpoints.format import Checkpoint
-from enn_trainer.checkpoints.state_files import read_plain_parts
-from enn_trainer.checkpoints.state_manager import StateManager
+from enn_trainer.checkpoints.saved_state import read_plain_parts
 from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig
 from enn_trainer.runtime.trust import TYPED, Key, Kind, NamedCode, Trust, names_code, texts_of_code
@@ -14,6 +13,9 @@ from enn_trainer.selfplay.league import League, Member
 from entity_env.named_world import is_bot_name
 from entity_env.vec.samplers import Sampler
 from entity_env.vec.variation import read_samplers
+
+if TYPE_CHECKING:
+    from enn_trainer.checkpoints.state_manager import StateManager
 
 ENVIRONMENT_KINDS: tuple[Kind, ...] = ("environment", "argument")
 """Kinds of code that the environment passed to `train` replaces."""
@@ -145,7 +147,7 @@ def keys_of_bots(paths: Iterable[object]) -> frozenset[Key]:
 
 
 def code_in_state(
-    manager: StateManager, saved: Checkpoint, without: Collection[Kind] = ()
+    manager: "StateManager", saved: Checkpoint, without: Collection[Kind] = ()
 ) -> Iterator[NamedCode]:
     """Yield the code that the state of a checkpoint names and a resumed run uses.
 
@@ -177,7 +179,7 @@ def code_in_state(
             yield NamedCode("argument", text, path, f"an episode of {source}")
 
 
-def trust_of_run(manager: StateManager, line: str = "") -> Trust:
+def trust_of_run(manager: "StateManager", line: str = "") -> Trust:
     """Return which code named by the configuration and the checkpoint the user trusts.
 
     Args:
@@ -200,7 +202,7 @@ def trust_of_run(manager: StateManager, line: str = "") -> Trust:
     return Trust(frozenset(keys), line=line)
 
 
-def check_run(manager: StateManager, line: str = "", without: Collection[Kind] = ()) -> Trust:
+def check_run(manager: "StateManager", line: str = "", without: Collection[Kind] = ()) -> Trust:
     """Raise if a run resumes from a checkpoint that names code which the user does not name.
 
     Nothing is imported, as importing a module already executes it.

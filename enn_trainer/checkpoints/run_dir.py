@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from enn_trainer.base.errors import CheckpointError
-from enn_trainer.checkpoints import disk, legacy_0_1_16, retention
+from enn_trainer.checkpoints import disk, retention
 from enn_trainer.checkpoints.format import (
     METRICS_FILE,
     MOST_LOOKS,
@@ -25,6 +25,7 @@ from enn_trainer.checkpoints.format import (
     VerifiedSaves,
     first_valid,
     folder_id,
+    is_published,
     is_save,
     read_unverified,
     retry_while_gone,
@@ -130,7 +131,7 @@ class RunDir:
             return []
         saved_paths = self.saved_paths()  # including damaged ones with a pickle
         other_paths = [path for path in sorted(self.path.iterdir()) if path not in saved_paths]
-        return [*filter(legacy_0_1_16.is_published, other_paths), *reversed(saved_paths)]
+        return [*filter(is_published, other_paths), *reversed(saved_paths)]
 
     def newest(self, say: Callable[[str], None] = print) -> Checkpoint | None:
         """Return the newest valid checkpoint, and report the errors of newer ones.
@@ -171,7 +172,7 @@ class RunDir:
             if path in saves or is_known or disk.is_leftover_of(path.name, (INDEX, PINS)):
                 continue
             kinds = [kind for prefix, kind in _KINDS.items() if path.name.startswith(prefix)]
-            if not kinds and legacy_0_1_16.is_published(path):
+            if not kinds and is_published(path):
                 result.append(examine(path))
             else:
                 kind = [*kinds, "not a checkpoint"][0]
@@ -195,7 +196,7 @@ class RunDir:
     @property
     def is_save(self) -> bool:
         """True if the folder itself is a checkpoint, also one of enn_trainer 0.1.16."""
-        return (self.path / MANIFEST).exists() or legacy_0_1_16.is_published(self.path)
+        return (self.path / MANIFEST).exists() or is_published(self.path)
 
     def check_unused(self) -> None:
         """Raise if the folder is or contains a checkpoint.
@@ -437,7 +438,7 @@ def new_run_dir(runs: Path, world: str) -> Path:
 
 def is_any_save(path: Path) -> bool:
     """Return True if a folder is a checkpoint, valid or damaged, also of enn_trainer 0.1.16."""
-    return is_save(path) or legacy_0_1_16.is_published(path)
+    return is_save(path) or is_published(path)
 
 
 def examine(path: Path) -> RunEntry:
@@ -447,7 +448,9 @@ def examine(path: Path) -> RunEntry:
     """
     step = step_of(path)
     try:
-        if step is None and legacy_0_1_16.is_published(path):
+        if step is None and is_published(path):
+            from enn_trainer.checkpoints import legacy_0_1_16  # imports PyTorch
+
             published = legacy_0_1_16.find(path)
             assert published is not None
             notes = [f"{path}: {PUBLISHED}, which wrote no checksums to compare with"]

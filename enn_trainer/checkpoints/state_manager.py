@@ -21,14 +21,9 @@ from enn_trainer.checkpoints.migrate.evolve import InitFrom, state_from
 from enn_trainer.checkpoints.migrate.evolve_rules import PARTS
 from enn_trainer.checkpoints.run_dir import RunDir, new_run_dir
 from enn_trainer.checkpoints.run_lock import RunLock
+from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state import State, init_train_state, with_common_parts
-from enn_trainer.checkpoints.state_files import (
-    FileContent,
-    as_bytes,
-    copied,
-    read_config,
-    restore,
-)
+from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, restore
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.load import Sources, dump_config, load_with_sources

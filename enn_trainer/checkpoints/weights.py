@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from enn_trainer.base.errors import CheckpointError
+from enn_trainer.checkpoints.saved_state import check_tensor_header
 from enn_trainer.checkpoints.state import make_network
 from enn_trainer.config import TrainConfig
 from entity_env.spaces import Spaces
@@ -23,8 +24,6 @@ from rogue_net.input_norm import InputNorm
 
 MAX_WEIGHT = 1e9
 """Largest magnitude of a weight; beyond, sums of products overflow float32."""
-MAX_HEADER_BYTES = 1 << 22
-"""Size limit of the header of a safetensors file, about 100 bytes per tensor."""
 
 _ROGUE_NET_KEY = re.compile(
     r"((policy|value_function)\.)?(embedding|relpos|transformer|action_heads|memory|"
@@ -134,22 +133,6 @@ def tensors_of(where: str, data: bytes) -> dict[str, Tensor]:
         return load_tensors(data)
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{where} cannot be read: {error}") from None
-
-
-def check_tensor_header(data: bytes) -> None:
-    """Raise if the header of a safetensors file exceeds `MAX_HEADER_BYTES`.
-
-    Even an empty tensor takes about 100 bytes of the header.
-
-    Args:
-        data: the first eight bytes of the file, or more.
-
-    Raises:
-        SafetensorError: the header is too large.
-    """
-    size = int.from_bytes(data[:8], "little")
-    if size > MAX_HEADER_BYTES:
-        raise SafetensorError(f"expected a header of at most {MAX_HEADER_BYTES} bytes, got {size}")
 
 
 def load_weights_file(path: Path, network: nn.Module) -> None:

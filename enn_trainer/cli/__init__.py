@@ -14,7 +14,6 @@ from enn_trainer.cli.arguments import (
     ArgumentsExit,
     OneLineParser,
     failed,
-    run_parser,
 )
 from enn_trainer.cli.failures import REPORT, disk_problem, is_unforeseen, torch_problem
 from enn_trainer.cli.guesses.typed_line import line_to_type, typed_line
@@ -27,6 +26,8 @@ from entity_env.process import ignore_broken_pipe
 
 class Command(NamedTuple):
     """A command: the function `NAME_command` of the module `NAME_command`, imported when used.
+
+    These modules do not import PyTorch; their functions do, if they need it.
 
     Attributes:
         name: name of the command.
@@ -45,8 +46,6 @@ class Command(NamedTuple):
 
     def parser(self) -> OneLineParser:
         """Return the argument parser of the command."""
-        if self.name == "train":  # without PyTorch
-            return run_parser("enn train")
         parser: OneLineParser = self._module.parser()
         return parser
 
@@ -118,8 +117,6 @@ def _parser_of(name: str) -> OneLineParser:
 def _run_command(name: str, rest: Sequence[str]) -> int:
     if name in COMMANDS:
         try:
-            if name == "train" and {"-h", "--help"} & {*rest}:
-                COMMANDS[name].parser().parse_args(["--help"])
             with ended_by(signal.SIGINT):
                 command = COMMANDS[name].load()
             return command(rest) or 0

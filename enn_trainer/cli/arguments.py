@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from entity_env.serialization.plain_open import replace_file
 if TYPE_CHECKING:
     from enn_trainer.checkpoints.lookup import Existing
 
+TRUST = "--trust"
 FAILURE = 1
 USAGE_ERROR = 2
 EXPECTED_ERRORS = (
@@ -213,16 +215,29 @@ def run_parser(program: str) -> OneLineParser:
 
 def add_ways_to_run(parser: OneLineParser) -> None:
     """Add the options `--trust`, `--dry-run`, `--print-config` and `--verbose`."""
-    parser.flag("--trust", "use the code and the cluster that the checkpoint names")
+    parser.flag(TRUST, "use the code and the cluster that the checkpoint names")
     parser.flag("--dry-run", "try each phase of the run in seconds, and keep no files")
     parser.flag("--print-config", "show every setting and where it comes from")
     parser.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")
 
 
 def add_rename_arguments(parser: OneLineParser) -> None:
-    """Add `--rename` and `--rename-file`; see `enn_trainer.command.renames`."""
+    """Add `--rename` and `--rename-file`; see `renames`."""
     from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX
 
     help = f"renamed in the environment: {SYNTAX}; repeatable"
     parser.option("--rename", "OLD=NEW", help, action="append", default=[])
     parser.option("--rename-file", "FILE", "a file with such renames, one per line", type=Path)
+
+
+def renames(options: argparse.Namespace) -> list[str]:
+    """Return the renames of `--rename` and `--rename-file`, as OLD=NEW."""
+    from enn_trainer.checkpoints.migrate.evolve_rules import rename_lines  # imports NumPy
+
+    file_renames = rename_lines(options.rename_file) if options.rename_file else []
+    return [*options.rename, *file_renames]
+
+
+def line_with_trust(program: str, arguments: Sequence[str]) -> str:
+    """Return a command line with `--trust`, as it can be typed."""
+    return shlex.join([*program.split(), TRUST, *arguments])

@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Sequence
 
 from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
-from enn_trainer.cli.load_world import load_world, parse_kwargs
-from enn_trainer.evaluation.opponents import bot_class
-from enn_trainer.runtime.trust import TYPED
+from enn_trainer.cli.load_world import load_world
+from enn_trainer.cli.typed_settings import parse_kwargs
+from enn_trainer.runtime.trust import TYPED, bot_class
 from entity_env.testing.check_env import check_env
 
 _EPILOG = """\

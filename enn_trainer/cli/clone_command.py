@@ -7,24 +7,26 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from enn_trainer.base.errors import ConfigError
-from enn_trainer.checkpoints.state import State
 from enn_trainer.cli.arguments import OneLineParser
-from enn_trainer.cli.load_world import make_world
-from enn_trainer.cli.trust import resume_command
+from enn_trainer.cli.trust import next_steps, resume_command
 from enn_trainer.cli.typed_settings import parse_typed
 from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import load_with_sources
 from enn_trainer.config.shipped import find_config
-from enn_trainer.run.clone import CloneResult, clone
-from enn_trainer.runtime.interrupt import interrupted_status
+from enn_trainer.runtime.interrupt import ended_by, interrupted_status
 from enn_trainer.runtime.trust import TYPED, names_code
 from entity_env.errors import EntityEnvError
 from entity_env.examples import ENV_REGISTRY
 from entity_env.spaces import Spaces
 from rogue_net.space_diff import diff_spaces
+
+if TYPE_CHECKING:
+    from enn_trainer.checkpoints.state import State
+    from enn_trainer.run.clone import CloneResult
 
 _EPILOG = """\
 Settings are the settings of enn train, for the network and for the run that continues from the
@@ -64,6 +66,9 @@ def clone_command(arguments: Sequence[str]) -> int:
         print(hps_info(CloneRunConfig, options.hps_info or None))
         return 0
 
+    with ended_by(signal.SIGINT):
+        from enn_trainer.run.clone import clone  # imports PyTorch
+
     # Clone.
     recordings = [a for a in options.arguments if "=" not in a or Path(a).is_file()]
     overrides = [a for a in options.arguments if a not in recordings]
@@ -82,25 +87,28 @@ def clone_command(arguments: Sequence[str]) -> int:
     return interrupted_status(result.interrupted_by)
 
 
-def _summary(result: CloneResult, run_dir: Path, config: CloneRunConfig) -> str:
+def _summary(result: "CloneResult", run_dir: Path, config: CloneRunConfig) -> str:
     """Return the result and the commands to type next as text."""
     lines = [f"{'interrupted, ' if result.interrupted else ''}saved {result.checkpoint}"]
     if result.test is not None:
         lines.append(f"on held-out episodes: {result.test.in_words()}")
-    lines += ["", "next:"]
     resume, env_id = resume_command(run_dir, config, result.state), config.env.id
     if _is_known_to_fit(config.env, result.state):
-        return "\n".join([*lines, f"  {resume} env.id={env_id}"])
-    lines.append(f"  {resume}" if names_code(env_id) else f"  {resume} env.id=...")
+        return "\n".join([*lines, next_steps(run_dir, config, [f"{resume} env.id={env_id}"])])
     unknown = f"{env_id} was not checked"
-    lines.append(f"env.id=... must name the environment of the recordings; {unknown}")
-    return "\n".join(lines)
+    note = f"env.id=... must name the environment of the recordings; {unknown}"
+    if names_code(env_id):
+        return "\n".join([*lines, next_steps(run_dir, config, [resume]), note])
+    named = next_steps(run_dir, config, [f"{resume} env.id=..."], env="...")
+    return "\n".join([*lines, named, f"--env ... and {note}"])
 
 
-def _is_known_to_fit(env: EnvConfig, state: State) -> bool:
+def _is_known_to_fit(env: EnvConfig, state: "State") -> bool:
     """Return True if the environment is built in and has the spaces of the recordings."""
     if env.id not in ENV_REGISTRY:
         return False
+    from enn_trainer.cli.load_world import make_world  # imports all adapters
+
     try:
         kwargs = json.loads(env.kwargs)
         with closing(make_world(env.id, kwargs, "env.kwargs", "env.id", trust=TYPED)) as world:

@@ -15,7 +15,8 @@ from enn_trainer.base.errors import ConfigError
 from enn_trainer.base.tables import aligned, feature_texts, show_lines, show_table
 from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.known_worlds import KNOWN_WORLDS, KnownWorld, without_facts
-from enn_trainer.cli.load_world import load_world, make_any_world, parse_kwargs
+from enn_trainer.cli.load_world import load_world, make_any_world
+from enn_trainer.cli.typed_settings import parse_kwargs
 from enn_trainer.evaluation.eval_metrics import with_interval
 from enn_trainer.evaluation.random_return import random_return
 from enn_trainer.runtime.start_folder import paths_from

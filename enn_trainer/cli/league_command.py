@@ -8,42 +8,39 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from rich.console import Console
 
 from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.base.tables import show_lines, show_table
-from enn_trainer.checkpoints.lookup import SavedRun, find, read_saved_run
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import new_run_dir
-from enn_trainer.checkpoints.state_files import read_config, read_league
+from enn_trainer.checkpoints.saved_state import read_config, read_league
 from enn_trainer.cli.arguments import (
     OneLineParser,
+    line_with_trust,
     normalize_json_option,
     not_negative,
     positive,
     writable,
     write_json,
 )
-from enn_trainer.cli.eval_command import eval_progress, with_cluster
-from enn_trainer.cli.load_world import parse_kwargs, trusted_envs
-from enn_trainer.cli.trust import check_trusted, line_with_trust
+from enn_trainer.cli.trust import check_trusted
+from enn_trainer.cli.typed_settings import parse_kwargs
 from enn_trainer.config import EvalEnvConfig, TrainConfig
 from enn_trainer.config.eval_config import with_env
 from enn_trainer.evaluation.payoff import Payoff
-from enn_trainer.run.tournament import (
-    ExploitResult,
-    Tournament,
-    exploit,
-    play_league,
-    pool_player,
-)
-from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
+from enn_trainer.runtime.interrupt import StoppedAtOnce, ended_by, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
 from enn_trainer.runtime.trust import Trust
 from enn_trainer.selfplay.league import POOL_SUFFIX, SNAPSHOT
 from entity_env.named_world import is_bot_name
+
+if TYPE_CHECKING:
+    from enn_trainer.checkpoints.saved_run import SavedRun
+    from enn_trainer.run.tournament import Tournament
 
 Run: TypeAlias = Callable[[argparse.Namespace], int | None]
 SHARE = 0.005
@@ -119,6 +116,11 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _play(options: argparse.Namespace) -> None:
+    with ended_by(signal.SIGINT):
+        from enn_trainer.cli.load_world import trusted_envs
+        from enn_trainer.cli.work.evaluate import eval_progress  # imports PyTorch
+        from enn_trainer.run.tournament import play_league
+
     config, trust, saved = _config(options, options.players)
     for flag, path in ("--out", options.out), ("--png", options.png):
         if path is not None:
@@ -155,6 +157,14 @@ def _play(options: argparse.Namespace) -> None:
 
 
 def _exploit(options: argparse.Namespace) -> None:
+    with ended_by(signal.SIGINT):
+        from enn_trainer.cli.load_world import trusted_envs
+        from enn_trainer.run.tournament import (  # imports PyTorch
+            ExploitResult,
+            exploit,
+            pool_player,
+        )
+
     config, trust, by_path = _config(options, [options.path], is_trained=True)
     saved = by_path[options.path]
     timesteps = options.timesteps or config.total_timesteps
@@ -178,7 +188,7 @@ def _exploit(options: argparse.Namespace) -> None:
 
 def _config(
     options: argparse.Namespace, players: Sequence[str], is_trained: bool = False
-) -> tuple[TrainConfig, Trust, dict[str, SavedRun]]:
+) -> tuple[TrainConfig, Trust, "dict[str, SavedRun]"]:
     """Return the configuration of the first run of the players, with the typed environment.
 
     Args:
@@ -193,6 +203,10 @@ def _config(
     Raises:
         ConfigError: no player is a run, or a save names code that is not trusted.
     """
+    with ended_by(signal.SIGINT):
+        from enn_trainer.checkpoints.saved_run import read_saved_run  # imports PyTorch
+        from enn_trainer.cli.work.evaluate import with_cluster
+
     runs = [p for p in players if p != "random" and not is_bot_name(p)]
     if not runs:
         raise ConfigError(
@@ -216,7 +230,7 @@ def _config(
     return config, check_trusted(saved, config, options, players, is_trained), {runs[0]: saved}
 
 
-def show(played: Tournament) -> None:
+def show(played: "Tournament") -> None:
     """Print the tables of a round robin."""
     console, names = Console(), played.names
     payoff, ratings, mixture = played.payoff, played.ratings, played.mixture
@@ -236,7 +250,7 @@ def show(played: Tournament) -> None:
         show_lines([f"ring: {first} beats {second} beats {third} beats {first}"], console)
 
 
-def as_plain(played: Tournament) -> dict[str, Any]:
+def as_plain(played: "Tournament") -> dict[str, Any]:
     """Return the results of a round robin as plain data for JSON."""
     fields = {name: _lists(values) for name, values in played.payoff._asdict().items()}
     counts = {"games": played.games, "deals": played.deals}
@@ -251,7 +265,7 @@ def as_plain(played: Tournament) -> dict[str, Any]:
     return content
 
 
-def draw(played: Tournament, path: Path) -> None:
+def draw(played: "Tournament", path: Path) -> None:
     """Plot the payoff matrix of a round robin; needs the extra `plot`.
 
     Raises:

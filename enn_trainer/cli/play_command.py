@@ -1,26 +1,23 @@
 """The command `enn play`."""
 
 import random
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 from enn_trainer.base.errors import CheckpointError, ConfigError
-from enn_trainer.base.policy import PPOAgent
 from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
-from enn_trainer.cli.load_world import load_world, make_world, parse_kwargs, samplers_of
-from enn_trainer.evaluation.load_agent import Act, RogueNetAgent, load_agent
-from enn_trainer.evaluation.opponents import bot_class
-from enn_trainer.experience.memories import memory_specs
+from enn_trainer.cli.load_world import load_world, make_world, samplers_of
+from enn_trainer.cli.typed_settings import parse_kwargs
+from enn_trainer.runtime.interrupt import ended_by
 from enn_trainer.runtime.start_folder import located, paths_from
-from enn_trainer.runtime.trust import TYPED
+from enn_trainer.runtime.trust import TYPED, bot_class
 from entity_env.bot import Bot
-from entity_env.environment import Observation
 from entity_env.errors import InvalidSampler
 from entity_env.match import match_of, world_of
 from entity_env.named_world import is_bot_name
 from entity_env.play.game import Agent, play_by_hand
 from entity_env.play.menus import HELP
-from entity_env.seeding import derive_seed
 from entity_env.vec.variation import Variation, check_parameters
 
 _EPILOG = f"""\
@@ -85,11 +82,11 @@ def play_command(arguments: Sequence[str]) -> None:
         if options.agent is not None and is_bot_name(options.agent):
             agent = bot_class(options.agent, "--agent", TYPED)
         elif options.agent is not None:
+            with ended_by(signal.SIGINT):
+                from enn_trainer.cli.work.side_agents import adviser  # imports PyTorch
+
             try:
-                loaded = load_agent(located(options.agent), seed=seed, env=world)
-                agent = loaded.act
-                if any(memory_specs(loaded.agent)):
-                    agent = SideAgents(loaded.agent, match_of(world).num_sides, seed)
+                agent = adviser(located(options.agent), seed, world)
             except CheckpointError as error:
                 raise CheckpointError(f"--agent: {error}") from None
 
@@ -121,30 +118,3 @@ def play_command(arguments: Sequence[str]) -> None:
     print(f"--seed {seed} repeats these episodes")
     if record is not None:
         print(f"recorded in {record}; the same --record appends to it")
-
-
-class SideAgents:
-    """Agent with a recurrent state for each side of a match; the sides act in turn.
-
-    Args:
-        network: network of the agent.
-        num_sides: number of sides.
-        seed: seed of the sampled actions.
-    """
-
-    def __init__(self, network: PPOAgent, num_sides: int, seed: int) -> None:
-        seeds = [derive_seed(seed, "side", side) for side in range(num_sides)]
-        self._agents = [RogueNetAgent(network, seed=agent_seed) for agent_seed in seeds]
-        self._turn = 0
-
-    def __call__(self, observation: Observation) -> Act:
-        """Choose the actions of the next side."""
-        agent = self._agents[self._turn % len(self._agents)]
-        self._turn += 1
-        return agent.act(observation)
-
-    def reset(self) -> None:
-        """Reset the recurrent states at the start of a game."""
-        self._turn = 0
-        for agent in self._agents:
-            agent.reset()

@@ -19,7 +19,7 @@ import numpy as np
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.checkpoints.format import METRICS_FILE, RUN_FILE, folder_of_metrics
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.checkpoints.state_files import read_config, read_state
+from enn_trainer.checkpoints.saved_state import read_config, read_state
 from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.evaluation.eval_metrics import t_quantile_975
 from enn_trainer.tracking.track_services import NOT_TAGS, NOTICE, read_lines

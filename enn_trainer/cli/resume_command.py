@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from enn_trainer.cli.arguments import OneLineParser, add_ways_to_run
+from enn_trainer.cli.arguments import OneLineParser, add_ways_to_run, line_with_trust
 from enn_trainer.cli.train_command import train_command
-from enn_trainer.cli.trust import line_with_trust
 from enn_trainer.cli.typed_settings import parse_typed
 from enn_trainer.config import TrainConfig
 

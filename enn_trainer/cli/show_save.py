@@ -1,24 +1,17 @@
 """Contents of a checkpoint as text, and differences between two checkpoints."""
 
+import math
 import re
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from torch import Tensor
 
 from enn_trainer.base.tables import aligned, in_bytes, rows_of_spaces, show_lines, show_table
-from enn_trainer.callbacks.learning_diagnostics import NOTICES
 from enn_trainer.checkpoints.format import METRICS_FILE, folder_of_metrics
-from enn_trainer.checkpoints.lookup import (
-    Contents,
-    find_member,
-    read_contents,
-    run_of_member,
-    split_member,
-)
+from enn_trainer.checkpoints.lookup import Contents, find_member, read_contents, split_member
 from enn_trainer.checkpoints.manifest import MANIFEST, size_of_save
 from enn_trainer.checkpoints.migrate.config_diff import lines_not_default
 from enn_trainer.checkpoints.run_dir import RunDir
@@ -26,11 +19,12 @@ from enn_trainer.cli.trust import measure_command, resume_command, shell_command
 from enn_trainer.config import ron
 from enn_trainer.config.load import leaves
 from enn_trainer.config.ron import in_one_line
+from enn_trainer.runtime.interrupt import ended_by
 from enn_trainer.runtime.trust import is_passed_from_python
 from enn_trainer.selfplay.league import SNAPSHOT, Member
 from enn_trainer.selfplay.matchmaking import NAMED
 from enn_trainer.stop_conditions import Now
-from enn_trainer.tracking.track_services import read_notices
+from enn_trainer.tracking.track_services import NOTICES, read_notices
 from rogue_net.space_diff import diff_spaces
 
 _SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
@@ -77,8 +71,11 @@ def show_save(
     if config:
         console.out(f"\n{contents.config.rstrip()}", highlight=False)
     if tensors:
+        with ended_by(signal.SIGINT):
+            from enn_trainer.cli.work.tensor_tables import rows_of_tensors  # imports PyTorch
+
         columns = ("file", "tensor", "shape", "dtype", "norm")
-        show_table(columns, _rows_of_tensors(contents), console, 2, by_section=True, heading=[""])
+        show_table(columns, rows_of_tensors(contents), console, 2, by_section=True, heading=[""])
     data_dir = "." if settings is None else settings.data_dir
     run_dir, run_name = run or contents.path.absolute().parent, contents.state.get("run_name", "")
     show_lines(lines_of_notices(folder_of_metrics(run_dir, data_dir, run_name)), console)
@@ -126,6 +123,9 @@ def _show_member(path: Path, name: str, console: Console) -> None:
     facts.insert(-1, ("plays", "in the pool" if member.is_in_pool else "until its games end"))
     advice = []
     if member.config:
+        with ended_by(signal.SIGINT):
+            from enn_trainer.checkpoints.saved_run import run_of_member  # imports PyTorch
+
         run = run_of_member(member, saved.path)
         facts += rows_of_spaces(run.obs_space, run.action_space)
         if not is_passed_from_python(run.config.env.id):
@@ -133,15 +133,6 @@ def _show_member(path: Path, name: str, console: Console) -> None:
             advice = ["", f"to measure it:     {command}"]
     filled = [(fact, text) for fact, text in facts if text]
     show_lines([str(saved.path), *aligned(filled), *advice], console)
-
-
-def _rows_of_tensors(contents: Contents) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for file, by_name in contents.tensors.items():
-        for name, tensor in sorted(by_name.items()):
-            shape = " x ".join(map(str, tensor.shape)) or "a number"
-            rows.append((file, name, shape, _dtype(tensor), f"{tensor.double().norm().item():.4g}"))
-    return rows
 
 
 def _rows_of_lessons(contents: Contents) -> list[tuple[str, ...]]:
@@ -210,9 +201,8 @@ def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
     for name, value in state.items():
         if name not in ("step", "memory", *manifest) and value not in (None, "", {}):
             yield name.replace("_", " "), _value(value)
-    tensors = [tensor for by_name in contents.tensors.values() for tensor in by_name.values()]
-    numbers = sum(tensor.numel() for tensor in tensors)
-    yield "tensors", f"{len(tensors)} with {numbers:,} numbers"
+    shapes = [shape for by_name in contents.shapes.values() for shape in by_name.values()]
+    yield "tensors", f"{len(shapes)} with {sum(map(math.prod, shapes)):,} numbers"
     yield from rows_of_spaces(contents.obs_space, contents.action_space)
 
 
@@ -238,6 +228,9 @@ def diff_saves(first: Path, second: Path, console: Console) -> bool:
     Raises:
         CheckpointError: a checkpoint is missing or damaged.
     """
+    with ended_by(signal.SIGINT):
+        from enn_trainer.cli.work.tensor_tables import tensor_differences  # imports PyTorch
+
     a, b = read_contents(first), read_contents(second)
     in_a, in_b = _as_plain(a), _as_plain(b)
     worlds = diff_spaces(a.spaces, b.spaces).changed
@@ -251,12 +244,12 @@ def diff_saves(first: Path, second: Path, console: Console) -> bool:
     ]
     tables += [
         ("environment", ("difference of B",), [(difference,) for difference in worlds]),
-        ("tensors", ("file", "tensor", "difference"), _tensor_differences(a, b)),
+        ("tensors", ("file", "tensor", "difference"), tensor_differences(a, b)),
         ("opponents", ("opponent", "difference"), members),
         ("other files", ("file", "difference"), sorted(files)),
     ]
     is_same = not any(rows for _, _, rows in tables)
-    count = sum(map(len, a.tensors.values()))
+    count = sum(map(len, a.shapes.values()))
     same = f"the same settings, environment, state and {count} tensors"
     show_lines([same] if is_same else [f"A: {a.path}", f"B: {b.path}"], console)
     for title, columns, rows in tables:
@@ -278,7 +271,7 @@ def _as_plain(contents: Contents) -> dict[str, dict[str, Any]]:
         for name, one in contents.lessons.curricula.items()
     }
     save_fields = (*_SAVE_FIELDS, "time_used", "command")
-    compared = {"config.ron", "state.ron", *contents.tensors, *(m.file for m in contents.members)}
+    compared = {"config.ron", "state.ron", *contents.shapes, *(m.file for m in contents.members)}
     files = manifest.get("files", {})
     return {
         "configuration": ron.loads(contents.config),
@@ -313,33 +306,3 @@ def _name_differences(
 def _changed_names(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
     """Return the names that are in only one of two dicts, or have different values."""
     return [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
-
-
-def _tensor_differences(a: Contents, b: Contents) -> list[tuple[str, str, str]]:
-    rows = []
-    for file in dict.fromkeys([*a.tensors, *b.tensors]):
-        old, new = a.tensors.get(file, {}), b.tensors.get(file, {})
-        names = sorted({*old, *new})
-        changed = [(file, n, text) for n in names if (text := _difference(old.get(n), new.get(n)))]
-        rows += changed
-        if changed and len(changed) < len(names):
-            rows.append((file, f"{len(names) - len(changed)} others", "identical"))
-    return rows
-
-
-def _difference(old: Tensor | None, new: Tensor | None) -> str:
-    """Describe the difference of two tensors; "" if they are equal."""
-    if old is None or new is None:
-        return f"only in {'B' if old is None else 'A'}"
-    if old.shape != new.shape or old.dtype != new.dtype:
-        before, after = (f"{_dtype(tensor)} {tuple(tensor.shape)}" for tensor in (old, new))
-        return f"{before} became {after}"
-    if torch.equal(old, new):
-        return ""
-    a, b = old.double(), new.double()
-    far = (a - b).norm().item() / max(a.norm().item(), b.norm().item())
-    return f"{far:.3g} of its norm apart"
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

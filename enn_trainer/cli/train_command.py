@@ -1,23 +1,18 @@
 """The command `enn train`."""
 
-import functools
-import json
+import signal
 from collections.abc import Sequence
 
-from enn_trainer.checkpoints.named_code import check_run, trust_of_run
-from enn_trainer.checkpoints.state_manager import StateManager
-from enn_trainer.cli.load_world import factory_of, load_world, trusted_envs
-from enn_trainer.cli.trust import line_with_trust, next_steps
-from enn_trainer.command import run_command
-from enn_trainer.config import EnvConfig
-from enn_trainer.evaluation.random_return import random_return
-from enn_trainer.experience.episodes import Measured
-from enn_trainer.run.trainer import train
-from enn_trainer.runtime.trust import Trust
+from enn_trainer.cli.arguments import OneLineParser, line_with_trust, run_parser
+from enn_trainer.cli.typed_settings import parse_typed
+from enn_trainer.config import TrainConfig
+from enn_trainer.config.help import hps_info
+from enn_trainer.runtime.interrupt import ended_by
 
-RANDOM_EPISODES = 32
-RANDOM_SECONDS = 0.5
-"""Limits of random play at the start of a run."""
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn train`."""
+    return run_parser("enn train")
 
 
 def train_command(
@@ -30,28 +25,11 @@ def train_command(
         program: name of the program, for the usage.
         trusting: command line with `--trust` for messages, if another command was typed.
     """
-    line = trusting or line_with_trust(program, arguments)
-    check = functools.partial(check_run, line=line)
-    return run_command(arguments, program, _train, check=check, takes_world=True)
+    options = parse_typed(run_parser(program), arguments, TrainConfig)
+    if options.hps_info is not None:
+        print(hps_info(TrainConfig, options.hps_info or None))
+        return 0
+    with ended_by(signal.SIGINT):
+        from enn_trainer.cli.work.train import train_as_typed  # imports PyTorch
 
-
-def _train(manager: StateManager) -> None:
-    config, trust = manager.config, trust_of_run(manager)
-    factory_of(config.env, "env", trust)
-    if config.eval is not None and config.eval.env is not None:
-        factory_of(config.eval.env, "eval.env", trust)
-    if not (manager.is_dry or manager.follows):
-        manager.random_return = functools.partial(_random_return, config.env, trust)
-    result = train(manager, trusted_envs(trust))
-    if result.checkpoint is not None and not (manager.is_dry or manager.follows):
-        print(next_steps(result, manager))
-
-
-def _random_return(env: EnvConfig, trust: Trust) -> Measured | None:
-    """Measure the return of random play; None if it takes too long or the environment fails."""
-    try:
-        kwargs = json.loads(env.kwargs)
-        create_world = load_world(env.id, kwargs, "env.kwargs", "env.id", trust=trust)
-        return random_return(create_world, RANDOM_EPISODES, RANDOM_SECONDS)
-    except Exception:  # of the environment; the run reports it
-        return None
+    return train_as_typed(arguments, program, trusting or line_with_trust(program, arguments))

@@ -8,10 +8,9 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from enn_trainer.algorithms.optimizers import total_steps
-from enn_trainer.checkpoints.lookup import SavedRun, members_of
+from enn_trainer.checkpoints.lookup import members_of
 from enn_trainer.checkpoints.named_code import (
     NamedEnv,
     code_in_config,
@@ -19,13 +18,10 @@ from enn_trainer.checkpoints.named_code import (
     code_of_ray,
     keys_of_bots,
 )
-from enn_trainer.checkpoints.run_captures import run_folder
-from enn_trainer.checkpoints.state import State
-from enn_trainer.checkpoints.state_manager import StateManager
-from enn_trainer.cli.load_world import parse_kwargs
+from enn_trainer.cli.arguments import TRUST
+from enn_trainer.cli.typed_settings import parse_kwargs
 from enn_trainer.config import TrainConfig
-from enn_trainer.evaluation.opponents import POOL
-from enn_trainer.run.session import TrainResult
+from enn_trainer.config.schedules import total_steps
 from enn_trainer.runtime.trust import (
     TYPED,
     Key,
@@ -35,20 +31,16 @@ from enn_trainer.runtime.trust import (
     refusal,
     texts_of_code,
 )
-from enn_trainer.selfplay.league import POOL_SUFFIX, League, Member
+from enn_trainer.selfplay.league import POOL, POOL_SUFFIX, League, Member
 from enn_trainer.stop_conditions import Now, read_bound
-from entity_env.imports.extras import missing_package
 
-TRUST = "--trust"
-
-
-def line_with_trust(program: str, arguments: Sequence[str]) -> str:
-    """Return a command line with `--trust`, as it can be typed."""
-    return shlex.join([*program.split(), TRUST, *arguments])
+if TYPE_CHECKING:
+    from enn_trainer.checkpoints.saved_run import SavedRun
+    from enn_trainer.checkpoints.state import State
 
 
 def check_trusted(
-    saved: SavedRun,
+    saved: "SavedRun",
     config: TrainConfig,
     options: argparse.Namespace,
     players: Sequence[str] = (),
@@ -135,21 +127,20 @@ def _check_players(players: Iterable[str | None], trust: Trust) -> None:
             trust.check(code_of_members(members_of(Path(player)), player))
 
 
-def next_steps(result: TrainResult, manager: StateManager) -> str:
-    """Return the commands to type after `enn train`, in a form that works in this shell."""
-    run_dir, config = manager.checkpoint_dir, manager.config
-    assert run_dir is not None
-    state = manager.state
-    reached = Now(state.step, state.time_used, state.metrics_over_rounds(), frozenset(), 0)
-    resume = resume_command(run_dir, config, reached)
-    if result.interrupted:
-        return f"\nto continue:\n  {resume}"
-    watch, measure = (measure_command(run_dir, config, name) for name in ("watch", "eval"))
-    lines = ["\nnext:", watch, measure, resume]
-    if not missing_package("tensorboard"):
-        logs = run_folder(manager) or Path(config.data_dir, "runs")
-        lines.append(shell_command("tensorboard", "--logdir", str(logs)))
-    return "\n  ".join(lines)
+def next_steps(
+    run_dir: Path, config: TrainConfig, lines: Sequence[str], env: str | None = None
+) -> str:
+    """Return the commands to type after training, which watch, evaluate and continue the run.
+
+    Args:
+        run_dir: folder of the run.
+        config: configuration of the run.
+        lines: command that continues the run, and further ones.
+        env: environment to name; None for the environment of the configuration.
+    """
+    naming = "" if env is None else f" --env {env}"
+    playing = [f"{measure_command(run_dir, config, name)}{naming}" for name in ("watch", "eval")]
+    return "\n  ".join(["\nnext:", *playing, *lines])
 
 
 def measure_command(path: Path, config: TrainConfig, name: str = "eval") -> str:
@@ -163,7 +154,7 @@ def measure_command(path: Path, config: TrainConfig, name: str = "eval") -> str:
 def resume_command(
     path: Path,
     config: TrainConfig,
-    reached: State | Now,
+    reached: "State | Now",
     in_place: bool = True,
     members: Sequence[Member] = (),
 ) -> str:
@@ -179,7 +170,7 @@ def resume_command(
     where = ["resume", str(path)]
     if not in_place:
         where = ["train", "--resume-from", str(path)]
-    league = reached.part(League) if isinstance(reached, State) else None
+    league = None if isinstance(reached, Now) else reached.part(League)
     if league is not None:
         members = league.members
     named, naming = code_in_config(config), list[str]()
@@ -192,7 +183,7 @@ def resume_command(
     return shell_command("enn", *where, *naming, *raised_bounds(config, reached))
 
 
-def raised_bounds(config: TrainConfig, reached: State | Now) -> list[str]:
+def raised_bounds(config: TrainConfig, reached: "State | Now") -> list[str]:
     """Return settings that raise or remove the bounds that a run has reached."""
     settings = []
     if reached.step >= total_steps(config):

@@ -1,22 +1,23 @@
 """Settings of a command line: `optim.lr=0.1`, `--lr 0.1`, and the name of an environment."""
 
 import argparse
+import ast
 import contextlib
 import inspect
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from enn_trainer.base.errors import ConfigError
-from enn_trainer.cli.load_world import parse_kwargs
 from enn_trainer.config.build import type_of_field
 from enn_trainer.config.help import matching_settings, setting_types
 from enn_trainer.config.load import load_with_sources
 from enn_trainer.config.other_libraries import setting_hint
 from enn_trainer.config.shipped import configs_of_world, find_config, shipped_configs
+from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.runtime.trust import TYPED, import_named
 from entity_env.errors import UnknownWorld, did_you_mean
 
@@ -175,3 +176,62 @@ def _merge_arguments(config_cls: type[Any], overrides: list[str], file: Path | N
     kwargs = json.loads(env.kwargs) | parse_kwargs(typed, "env.kwargs")
     remaining = [word for word in overrides if word not in typed]
     return [*remaining, f"env.kwargs={json.dumps(kwargs)}"]
+
+
+def parse_kwargs(pairs: str | Sequence[str], field: str) -> dict[str, Any]:
+    """Parse the arguments of an environment on the command line.
+
+    Args:
+        pairs: text such as `size=3,label=a`, with values that are JSON, Python literals or text;
+            or JSON such as `{"size": 3, "label": "a"}`; or a list of such texts.
+        field: name of the arguments on the command line, for messages.
+
+    Raises:
+        ConfigError: an argument has another form, or is repeated.
+    """
+    kwargs: dict[str, Any] = {}
+    if isinstance(pairs, str):
+        pairs = [pairs] if pairs.lstrip().startswith("{") else split_pairs(pairs)
+    for text in pairs:
+        for name, value in _arguments_in(text, field):
+            if name in kwargs:
+                raise ConfigError(f"{field}: expected every argument once, got {name} twice")
+            kwargs[name] = value
+    return kwargs
+
+
+def _arguments_in(text: str, field: str) -> Iterator[tuple[str, Any]]:
+    form = """an argument of ENV as in size=3, or JSON as in '{"size": 3}'"""
+    if text.lstrip().startswith("{"):
+        try:
+            yield from json.loads(text, object_pairs_hook=dict_of_unique).items()
+        except ValueError as error:
+            raise ConfigError(f"{field}: expected {form}, got {text!r} ({error})") from None
+        return
+    parts = split_pairs(text)
+    for pair in parts if all("=" in part for part in parts) else [text]:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError(f"{field}: expected {form}, got {pair!r}")
+        yield name, _value(value)
+
+
+def _value(text: str) -> Any:
+    """Parse a text as JSON or as a Python literal, else return the text."""
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return read(text)
+    return text
+
+
+def split_pairs(text: str) -> list[str]:
+    """Split a text at commas outside of brackets and quotes."""
+    parts, depth, quoted = [""], 0, False
+    for char in text:
+        quoted ^= char == '"'
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0 and not quoted:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts

@@ -309,3 +309,15 @@ def hyperstate_schedules(config: Any) -> dict[str, Any]:
             for path, value in scheduled_fields(config).items()
         }
     )
+
+
+def total_steps(config: Any, frames_per_step: int | None = None) -> int:
+    """Return the step at which the run ends: `total_timesteps` rounded up to whole rollouts.
+
+    Args:
+        config: the `TrainConfig` of the run.
+        frames_per_step: number of frames of each step that are trained on; None for
+            `rollout.num_envs`.
+    """
+    frames = (frames_per_step or config.rollout.num_envs) * config.rollout.steps
+    return int(math.ceil(config.total_timesteps / frames) * frames)

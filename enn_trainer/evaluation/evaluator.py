@@ -13,7 +13,7 @@ from torch import nn
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.base.group import ALONE, Group
 from enn_trainer.base.policy import CreateOpponent, Opponent, eval_mode
-from enn_trainer.checkpoints.lookup import SavedRun
+from enn_trainer.checkpoints.saved_run import SavedRun
 from enn_trainer.checkpoints.state import State
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, origin_of
@@ -31,7 +31,7 @@ from enn_trainer.evaluation.evaluation import (
     evaluate,
 )
 from enn_trainer.evaluation.members import Trained, make_opponent, members_of_pool, with_pool
-from enn_trainer.evaluation.opponents import POOL, RandomAgent
+from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.evaluation.remote import RemoteEvaluator, RunningEvaluation, pack_evaluator
 from enn_trainer.evaluation.suite_envs import SuiteEnvs
 from enn_trainer.experience.bot_player import BotPlayer
@@ -43,7 +43,7 @@ from enn_trainer.runtime.execution import SINGLE_THREAD, ThreadPool
 from enn_trainer.runtime.process import cudnn_deterministic
 from enn_trainer.runtime.shards import Shards
 from enn_trainer.runtime.start_folder import absolute
-from enn_trainer.selfplay.league import LEAGUE, League, Member
+from enn_trainer.selfplay.league import LEAGUE, POOL, League, Member
 from enn_trainer.stop_conditions import is_read
 from entity_env.arrays import BoolArray
 from entity_env.seeding import derive_seed, preserve_global_rng

@@ -12,7 +12,7 @@ import torch
 
 from enn_trainer.base.errors import CheckpointError
 from enn_trainer.base.policy import PPOAgent, device_of
-from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
+from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
 from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.evaluation.explain import Explanation, explain
 from enn_trainer.experience.memories import PlayerMemory, memory_specs, tracked_types

@@ -11,7 +11,7 @@ from safetensors.torch import save as save_tensors
 from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.base.policy import CreateOpponent, Opponent, PPOAgent, frozen_copy, rogue_nets
 from enn_trainer.base.state_part import SavedNetwork
-from enn_trainer.checkpoints.lookup import SavedRun, pool_of_run, read_saved_run, run_of_member
+from enn_trainer.checkpoints.saved_run import SavedRun, pool_of_run, read_saved_run, run_of_member
 from enn_trainer.checkpoints.state import State
 from enn_trainer.checkpoints.state_files import saved_network
 from enn_trainer.checkpoints.weights import load_weights, tensors_of

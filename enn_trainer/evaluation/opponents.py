@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.base.policy import Opponent
-from enn_trainer.checkpoints.lookup import read_saved_run
+from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.evaluation.load_agent import adapt_network
 from enn_trainer.runtime.start_folder import located
-from enn_trainer.runtime.trust import TYPED, Trust, import_bot
+from enn_trainer.runtime.trust import TYPED, Trust, bot_class
 from entity_env.actions.chains import parents_first
 from entity_env.bot import Bot
-from entity_env.errors import UnknownWorld
 from entity_env.named_world import is_bot_name
 from entity_env.spaces import ActionSpace, ObsSpace, Spaces
 from rogue_net.actions.distributions import Decision, decide
@@ -24,9 +23,6 @@ from rogue_net.actions.parts import conditional_distribution
 from rogue_net.answer import NetOutput, output_of
 from rogue_net.ragged import EntityBatch, lookup
 from rogue_net.wiring import Wired
-
-POOL = "pool"
-"""Opponent name in evaluations for all members of the run's pool."""
 
 
 def create_opponent(
@@ -131,20 +127,3 @@ class RandomAgent(nn.Module):
     def update_input_stats(self, batch: EntityBatch) -> None:
         """Do nothing; the agent has no statistics."""
         return
-
-
-def bot_class(name: str, field: str, trust: Trust) -> type[Bot]:
-    """Import the class of a bot.
-
-    Args:
-        name: `file.py:Name` or `package.module:Name`.
-        field: name of the setting, for messages.
-        trust: code that may run.
-
-    Raises:
-        ConfigError: there is no such bot, or it is not trusted.
-    """
-    try:
-        return import_bot(name, field, trust)
-    except UnknownWorld as error:
-        raise ConfigError(f"{field}: {error}") from None

@@ -16,8 +16,8 @@ from enn_trainer.checkpoints.migrate.evolve import evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.named_code import ENVIRONMENT_KINDS, check_run
 from enn_trainer.checkpoints.run_captures import run_folder
+from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state import State, first_eval_step
-from enn_trainer.checkpoints.state_files import read_config
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config.load import COMMAND_LINE, DEFAULT
 from enn_trainer.evaluation.opponents import NamedOpponents

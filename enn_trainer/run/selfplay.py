@@ -25,7 +25,7 @@ from enn_trainer.evaluation.members import (
     read_opponent,
     snapshot_of,
 )
-from enn_trainer.evaluation.opponents import NamedOpponents, bot_class
+from enn_trainer.evaluation.opponents import NamedOpponents
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.episodes import Episodes
@@ -33,6 +33,7 @@ from enn_trainer.experience.players import AgentPlayer, Players, SeatPlayer
 from enn_trainer.experience.seated_players import AGENT
 from enn_trainer.run.joining import check_equal_to_rank_0
 from enn_trainer.runtime.start_folder import located
+from enn_trainer.runtime.trust import bot_class
 from enn_trainer.selfplay.league import (
     LEAGUE,
     PLAYERS,

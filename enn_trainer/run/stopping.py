@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from enn_trainer.algorithms.optimizers import total_steps
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.callbacks.run_metrics import MetricsLog
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config.curriculum_config import metrics_of
+from enn_trainer.config.schedules import total_steps
 from enn_trainer.config.train_config import read_best
 from enn_trainer.curriculum.rounds import RunRounds
 from enn_trainer.runtime.interrupt import Interrupts

@@ -12,9 +12,10 @@ import torch
 
 from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.base.policy import Opponent
-from enn_trainer.checkpoints.lookup import SavedRun, members_of, pool_of_run, read_saved_run
+from enn_trainer.checkpoints.lookup import members_of
 from enn_trainer.checkpoints.named_code import code_of_members, keys_of_bots
 from enn_trainer.checkpoints.run_dir import new_run_dir
+from enn_trainer.checkpoints.saved_run import SavedRun, pool_of_run, read_saved_run
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig, result_metric

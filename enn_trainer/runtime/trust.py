@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.runtime.start_folder import start_folder
 from entity_env.bot import Bot
-from entity_env.errors import short_repr
+from entity_env.errors import UnknownWorld, short_repr
 from entity_env.examples import __name__ as EXAMPLES
 from entity_env.named_world import find_bot, find_world
 
@@ -153,15 +153,22 @@ def import_named(name: str, field: str, trust: Trust) -> Any:
     return find_world(name, start_folder())
 
 
-def import_bot(name: str, field: str, trust: Trust) -> type[Bot]:
-    """Import the class of a bot, if it is trusted; for the arguments see `import_named`.
+def bot_class(name: str, field: str, trust: Trust) -> type[Bot]:
+    """Import the class of a bot, if it is trusted.
+
+    Args:
+        name: `file.py:Name` or `package.module:Name`.
+        field: name of the setting, for messages.
+        trust: code that may run.
 
     Raises:
-        ConfigError: the name is not trusted.
-        UnknownWorld: the name is unknown, or cannot be imported.
+        ConfigError: there is no such bot, or it is not trusted.
     """
     trust.check([NamedCode("bot", name, (field,))])
-    return find_bot(name, start_folder())
+    try:
+        return find_bot(name, start_folder())
+    except UnknownWorld as error:
+        raise ConfigError(f"{field}: {error}") from None
 
 
 def names_code(env_id: str) -> bool:

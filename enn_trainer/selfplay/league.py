@@ -30,6 +30,8 @@ from entity_env.named_world import is_bot_name
 
 SNAPSHOT = "snapshot"
 """Origin of members that are copies of the agent."""
+POOL = "pool"
+"""Opponent name in evaluations for all members of the run's pool."""
 POOL_SUFFIX = "@opponents"
 """Suffix of a path that refers to the pool of a run."""
 LEAGUE, PLAYERS = "league", "players"

@@ -20,18 +20,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path, PurePath
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 from urllib.parse import urlsplit
 
 from enn_trainer.base.errors import ConfigError
-from enn_trainer.checkpoints.state import State
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.validation import unwritable
 from entity_env.imports.extras import missing_package
 from entity_env.serialization.plain_open import append_plain, new_file, open_plain, read_plain
 
+if TYPE_CHECKING:
+    from enn_trainer.checkpoints.state import State
+
 EVAL_PREFIX = "eval/"
 EVAL, UPDATE, NOTICE = "eval", "update", "notice"
+NOTICES = "notices"
+"""Key of the sums and of the keys of earlier notices in `State.memory`."""
 NOT_TAGS = ("step", "time", "kind")
 
 
@@ -258,7 +262,7 @@ class WandbSink:
     def __init__(
         self,
         config: TrainConfig,
-        state: State,
+        state: "State",
         details: Mapping[str, object],
         folder: Path,
         say: Callable[[str], None],
@@ -338,7 +342,7 @@ class MlflowSink:
     def __init__(
         self,
         config: TrainConfig,
-        state: State,
+        state: "State",
         settings: Mapping[str, object],
         details: Mapping[str, object],
     ) -> None:

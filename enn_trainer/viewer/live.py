@@ -18,6 +18,7 @@ from enn_trainer.experience.person import PersonPlayers
 from enn_trainer.experience.players import AgentPlayer, Decisions, Players, SeatPlayer
 from enn_trainer.experience.recall import FrameStates, states_of_env
 from enn_trainer.viewer.episodes import LiveEpisode, recorded_decisions
+from enn_trainer.viewer.page import DEFAULT_FPS, MAX_FPS
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import CHUNK_STEPS, live_header
 from enn_trainer.viewer.what_if import FeatureChange, what_if
@@ -28,10 +29,6 @@ from entity_env.spaces import ActionName
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch
 
-HOST = "127.0.0.1"
-"""Address to listen on: any client that reaches the page can play."""
-DEFAULT_FPS = 10.0
-MAX_FPS = 1000.0
 _POLL_S = 0.5  # interval between checks for signals and server errors
 _MAX_COUNTDOWN_S = 1e6  # longest countdown of a page
 _ALLOWED_FOR_ALL = ("joined", "left", "explain", "what_if")

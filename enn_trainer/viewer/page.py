@@ -12,6 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
+HOST = "127.0.0.1"
+"""Address of live pages: any client that reaches the page can play."""
+DEFAULT_FPS = 10.0
+MAX_FPS = 1000.0
+EPISODES = 3
+MAX_STEPS = 2000
+"""Maximal number of displayed steps per episode; each costs space and forward passes."""
 PAGE = Path(__file__).with_name("page.html")
 _START = b"<!doctype html><!-- replay of enn_trainer -->\n"
 _BLOCKS_PLACEHOLDER = b"<!-- blocks -->\n"

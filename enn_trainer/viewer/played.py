@@ -28,6 +28,7 @@ from enn_trainer.experience.collector import Collector, Watcher, play
 from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.viewer.episodes import episode_of_frames, recorded_decisions
 from enn_trainer.viewer.moments import explain_replay
+from enn_trainer.viewer.page import EPISODES, MAX_STEPS
 from enn_trainer.viewer.replay import Replay, ReplayEpisode
 from enn_trainer.viewer.replay_format import WrittenReplay, page_of, write_replay
 from entity_env.actions import EntityID, EntityName
@@ -49,12 +50,9 @@ from rogue_net.space_diff import diff_spaces
 
 CreateAgent: TypeAlias = Callable[[Spaces], PPOAgent]
 """Factory of an agent for the spaces of an environment."""
-EPISODES = 3
 MAX_NAME = 100
 MAX_NOTEBOOK_MB = 20.0
 """Maximal size of a page displayed in a notebook, which stores it in its own file."""
-MAX_STEPS = 2000
-"""Maximal number of displayed steps per episode; each costs space and forward passes."""
 
 
 @dataclass(frozen=True)

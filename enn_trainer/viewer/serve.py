@@ -18,8 +18,8 @@ from contextlib import suppress
 from typing import Any, final
 
 from enn_trainer.base.errors import ServerError
-from enn_trainer.viewer.live import HOST, Message
-from enn_trainer.viewer.page import live_page
+from enn_trainer.viewer.live import Message
+from enn_trainer.viewer.page import HOST, live_page
 from entity_env.imports.extras import needs_extra
 
 with needs_extra():

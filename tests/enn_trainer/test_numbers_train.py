@@ -24,7 +24,7 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import (
     function_changes,
     upgrade_tensors,
 )
-from enn_trainer.checkpoints.state_files import dump_spaces, read_spaces
+from enn_trainer.checkpoints.saved_state import dump_spaces, read_spaces
 from enn_trainer.config import ron
 from entity_env import (
     Bot,

@@ -25,7 +25,8 @@ from rogue_net import EntityBatch, RelposEncodingConfig, RogueNet, RogueNetConfi
 from rogue_net.embedding import TypeEmbedding, module_key
 from rogue_net.native import AVAILABLE, backend
 from rogue_net.relpos.config import TranslationConfig
-from rogue_net.wiring import Wired, adapt_batch, missing_features
+from rogue_net.space_diff import missing_features
+from rogue_net.wiring import Wired, adapt_batch
 from tests.rogue_net.builders import answers
 from tests.rogue_net.kinds_case import (
     COLORS,

@@ -18,7 +18,8 @@ from entity_env import (
     SelectEntityActionMask,
 )
 from rogue_net import EntityBatch, NetOutput, RelposEncodingConfig
-from rogue_net.wiring import Wired, adapt_batch, missing_features
+from rogue_net.space_diff import missing_features
+from rogue_net.wiring import Wired, adapt_batch
 from tests.rogue_net.nets import ACTIONS, SPACE, batch_of, frame, net_of
 
 COUNTS = [(2, 1, 3), (0, 2, 1), (3, 0, 0), (1, 4, 2)]

@@ -31,7 +31,7 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.checkpoints.manifest import MANIFEST
-from enn_trainer.checkpoints.state_files import REST
+from enn_trainer.checkpoints.saved_state import REST
 from entity_env import (
     CategoricalActionMask,
     EntityEnvError,

@@ -26,7 +26,8 @@ from enn_trainer.base.state_part import full_state
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import SET_ASIDE, RunDir
-from enn_trainer.checkpoints.state_files import read_config, restore
+from enn_trainer.checkpoints.saved_state import read_config
+from enn_trainer.checkpoints.state_files import restore
 from enn_trainer.config import TrainConfig
 from enn_trainer.tracking import track
 from entity_env.examples import Locks

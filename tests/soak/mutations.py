@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack
 
-from enn_trainer.checkpoints.state_files import REST
+from enn_trainer.checkpoints.saved_state import REST
 from entity_env.serialization.messages import pack, unpack
 from tests.soak.message_mutations import edited, messages
 

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from enn_trainer import State, StateManager, train
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import SET_ASIDE
-from enn_trainer.checkpoints.state_files import read_config, restore
+from enn_trainer.checkpoints.saved_state import read_config
+from enn_trainer.checkpoints.state_files import restore
 from entity_env.examples import Minefield
 from tests.enn_trainer.losing_workers import StopsAt
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, tracked

@@ -19,7 +19,8 @@ from enn_trainer import Callback, State, StateManager, train
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.state_files import read_config, restore
+from enn_trainer.checkpoints.saved_state import read_config
+from enn_trainer.checkpoints.state_files import restore
 from entity_env.seeding import derive_seed
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks
 from tests.enn_trainer.worlds import Pasture

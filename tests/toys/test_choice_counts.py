@@ -11,8 +11,9 @@ from enn_trainer.base.group import ALONE, Group
 from enn_trainer.base.state_part import SpaceChange, StateDict, StatePart
 from enn_trainer.checkpoints.migrate.evolve import evolve
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state import STATE_PARTS
-from enn_trainer.checkpoints.state_files import read_config, restore
+from enn_trainer.checkpoints.state_files import restore
 from enn_trainer.testing import check_state_part
 from tests.enn_trainer.run.thread_group import in_ranks
 from tests.toys.world import (

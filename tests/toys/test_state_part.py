@@ -26,8 +26,8 @@ from enn_trainer.base.state_part import SpaceChange, StateDict, StatePart, Unuse
 from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.migrate.evolve import evolve
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.saved_state import REST_VERSION
 from enn_trainer.checkpoints.state import COMMON_PARTS
-from enn_trainer.checkpoints.state_files import REST_VERSION
 from enn_trainer.curriculum.rounds import ROUNDS
 from enn_trainer.testing import check_state_part
 from entity_env import Entity, Environment, Observation

@@ -23,7 +23,7 @@ from enn_trainer.base.state_part import (
 )
 from enn_trainer.base.tables import aligned
 from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint
-from enn_trainer.checkpoints.lookup import find, read_saved_run, run_of_member
+from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.migrate.config_diff import (
     check_groups,
     check_same_network,
@@ -39,6 +39,8 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import (
     upgrade_tensors,
 )
 from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.saved_run import read_saved_run, run_of_member
+from enn_trainer.checkpoints.saved_state import loading, read_config, read_state
 from enn_trainer.checkpoints.state import (
     STATE_PARTS,
     InitialState,
@@ -50,10 +52,7 @@ from enn_trainer.checkpoints.state import (
 )
 from enn_trainer.checkpoints.state_files import (
     LOSS_STATE,
-    loading,
-    read_config,
     read_reward_scaling,
-    read_state,
     read_tensors,
     restore,
     saved_network,

@@ -1,10 +1,16 @@
-"""Correction of a command line in words of other libraries."""
+"""Correction of a command line in words of other libraries.
+
+The words are split into names, assignments, and options with their values; each is corrected on its
+own. Then the line is completed by what its command requires.
+"""
 
 import re
 import shlex
-from argparse import ArgumentParser
+from argparse import Action, ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from enn_trainer.cli.guesses.words import (
     ALGORITHMS,
@@ -25,323 +31,332 @@ from entity_env.errors import nearest_name
 from entity_env.examples import ENV_REGISTRY
 from entity_env.named_world import likely_name
 
+Parsers: TypeAlias = Mapping[str, Callable[[], ArgumentParser]]
 _WITH_SETTINGS = {"train", "resume", "profile", "clone"}
 _OF_ENV = {"train", "profile", "check", "play", "envs"}
 _OF_RUN = {"eval", "watch", "serve", "resume", "plot", "inspect"}
 _CONFIG_FILES = {".ron", ".yaml", ".yml", ".toml", ".json"}
 _COMMAND_FOR_RUN = {"train": "resume", "check": "inspect", "envs": "inspect"}
 """Command for a run instead of an environment; `watch` for the remaining commands."""
+_ENV_OPTIONS = ("--env", "--env-id", "--env.id")
+_TEMPLATE = " {}"
+"""Part of corrected words that are a line, with {} in place of the command."""
+_REQUIRED = {"CHECKPOINT", "COMMAND", "ENV", "RUN"}
+"""Required arguments that are added to a line, as messages name them."""
+
+
+class Correction(NamedTuple):
+    """Corrected command line.
+
+    Attributes:
+        text: the line.
+        mistakes: words, and parts of words, that were corrected.
+    """
+
+    text: str
+    mistakes: set[str]
+
+
+class _Command(NamedTuple):
+    """Command with its options, and the settings that it accepts."""
+
+    name: str
+    options: Mapping[str, Action]
+    settings: Mapping[str, type]
+
+    def paths(self, name: str) -> list[str]:
+        """Return the settings that a name stands for."""
+        return matching_settings(name.lstrip("-"), self.settings)
+
+    def translation(self, name: str) -> tuple[str | None, str | None]:
+        """Return the template of words, or the setting, for a word of another library."""
+        template = OPTIONS_OF_OTHER_LIBRARIES.get(self.name, {}).get(word_of(name))
+        return template, setting_hint(name) if self.settings and template is None else None
+
+
+def correct(program: str, typed: Sequence[str], parsers: Parsers) -> Correction:
+    """Correct a command line.
+
+    Args:
+        program: `enn`, or `python FILE` for a program of the user, which trains.
+        typed: arguments of the program.
+        parsers: functions that return the parsers of the commands, by name.
+    """
+    # The command.
+    is_enn = program == "enn"
+    name, words = _corrected_command(typed, [*parsers]) if is_enn else ("train", [*typed])
+    mistakes = {typed[0]} - parsers.keys() if is_enn else set[str]()
+    if name in UNAVAILABLE:
+        return Correction(_line_of_unavailable(name, words), mistakes)
+    options = parsers[name]()._option_string_actions if name in parsers else {}
+    settings = setting_types(CloneRunConfig if name == "clone" else TrainConfig)
+    command = _Command(name, options, settings if name in _WITH_SETTINGS else {})
+
+    # Its arguments: a name, as of an environment or a run, is neither an option nor an assignment.
+    groups = _groups(words, command)
+    names = [i for i, group in enumerate(groups) if _is_name(group[0], command)] if is_enn else []
+    if name in ("train", "profile"):
+        while names and groups[names[0]][0].lower() in ALGORITHMS:
+            groups[names.pop(0)] = []
+    for i, group in enumerate(groups):
+        if i in (names if name == "plot" else names[:1]):
+            name, groups[i] = _corrected_name(name, group[0])
+            mistakes |= {*group} if (name, groups[i]) != (command.name, group) else set()
+        elif group and not _is_name(group[0], command):
+            groups[i] = _corrected_group(group, command)
+    words = [*chain.from_iterable(groups)]
+    if is_enn and not names and (required := _with_required(name, words)) != words:
+        words, mistakes = required, mistakes | _REQUIRED
+    if name == "train":
+        env = _env_of(words) or (groups[names[0]][0] if names else "")
+        name, words = _with_run_to_resume(words, env)
+        words += _length_of_evals(words, env)
+
+    # The line, inside a loop or after a command that trains.
+    around = next((word for word in words if _TEMPLATE in word), "{}")
+    words = [word for word in words if _TEMPLATE not in word]
+    line = f"{f'enn {name}' if is_enn else program} {shlex.join(words)}".strip()
+    return Correction(around.replace("{}", line), mistakes | _differences(typed, [name, *words]))
+
+
+def _differences(typed: Sequence[str], corrected: Sequence[str]) -> set[str]:
+    """Return the typed words that a corrected line lacks, and the parts that it lacks."""
+    old, new = ({*chain(*(re.split("[=:]+", w) for w in words))} for words in (typed, corrected))
+    return ({*typed} - {*corrected} | (old - new)) - {""}
+
+
+def _is_name(word: str, command: _Command) -> bool:
+    return word == "--" or not (word.startswith("-") or ("=" in word and command.settings))
+
+
+# Commands.
+
+
+def _corrected_command(typed: Sequence[str], commands: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the command, and its arguments."""
+    word, *words = typed
+    command = word.replace("-", "_").lower()
+    if word == "config" and words[:1] == ["show"]:
+        return "train", ["--print-config", *words[1:]]
+    if word in commands or command in UNAVAILABLE:
+        return (word if word in commands else command), words
+    if command == "record" and words and _is_run(path_of_run(words[0])):
+        return "eval", [*words, "--video", "video.gif"]
+    if command == "record" and words:
+        return "play", [*words, "--record", "games.rec"]
+    known = COMMANDS_OF_OTHER_LIBRARIES.get(command)
+    return known or nearest_name(word, commands) or word, words
+
+
+def _line_of_unavailable(command: str, words: Sequence[str]) -> str:
+    template = UNAVAILABLE[command][1]
+    names = [word for word in words if not word.startswith("-") and "=" not in word]
+    if "enn train" in template:
+        name = (likely_name(names[0], Path.cwd()) or names[0]) if names else "TreasureHunt"
+    else:
+        newest = _newest_run() or RUNS / "TreasureHunt-1"
+        name = str(path_of_run(names[0]) if names else newest)
+    return template.format(shlex.quote(name), name=shlex.quote(Path(name).name))
+
+
+# Environments, runs and configurations.
+
+
+def _corrected_name(command: str, name: str) -> tuple[str, list[str]]:
+    """Return the command for the first name of a line, and the words to type for the name."""
+    path, is_training = path_of_run(name), command in ("train", "profile")
+    if name == "list" and command in ("envs", "runs"):
+        return command, []
+    if command in _OF_RUN:
+        return _corrected_run(command, name)
+    if command == "checkpoints" and _is_run(path):
+        return command, ["list", str(path)]
+    if command not in _OF_ENV:
+        return command, [name]
+    if _is_run(path):
+        return _COMMAND_FOR_RUN.get(command, "watch"), [str(path)]
+    if is_training and _is_config(name):
+        return command, ["--config", name]
+    return command, [_likely_env(name)]
+
+
+def _is_config(name: str) -> bool:
+    is_shipped = name in shipped_configs() and likely_name(name, Path.cwd()) is None
+    return is_shipped or Path(name).suffix in _CONFIG_FILES
+
+
+def _likely_env(name: str) -> str:
+    return name if name in ENV_REGISTRY else likely_name(name, Path.cwd()) or name
+
+
+def _corrected_run(command: str, name: str) -> tuple[str, list[str]]:
+    path, env = path_of_run(name), None
+    if not _is_run(path) and command != "inspect" and (newest := _newest_run(path)):
+        return command, [str(newest)]
+    if path.suffix == ".py" or not path.exists():
+        env = likely_name(name, Path.cwd())
+    if env is None:
+        return command, [name]
+    if path.suffix == ".py":
+        return ("envs" if command == "inspect" else command), [env]
+    return command, _run_of_env(env)
 
 
 def _is_run(path: Path) -> bool:
     return path.is_dir() and any(path.glob("step-*"))
 
 
-def _newest_run(folder: Path, pattern: str = "*") -> Path | None:
+def _newest_run(folder: Path = RUNS, pattern: str = "*") -> Path | None:
     runs = filter(_is_run, folder.glob(pattern))
     return max(runs, key=lambda run: run.stat().st_mtime, default=None)
 
 
-class Correction:
-    """Command line that is corrected word by word.
+def _run_of_env(env: str) -> list[str]:
+    """Return the newest run of an environment; without one, its first run after training."""
+    newest = _newest_run(RUNS, f"{_run_name(env)}-*")
+    first = [str(RUNS / f"{_run_name(env)}-1"), f"enn train {shlex.quote(env)} && {{}}"]
+    return first if newest is None else [str(newest)]
 
-    Args:
-        program: `enn`, or `python FILE` for a program of the user, which trains.
-        words: arguments of the program.
-        parsers: functions that return the parsers of the commands, by name.
 
-    Attributes:
-        mistakes: the words that were corrected.
-    """
+def _run_name(env: str) -> str:
+    """Return the name of an environment in the folders of its runs; see `new_run_dir`."""
+    return re.sub(r"[^\w.-]+", "_", env.rpartition(":")[2])
 
-    def __init__(
-        self,
-        program: str,
-        words: Sequence[str],
-        parsers: Mapping[str, Callable[[], ArgumentParser]],
-    ) -> None:
-        self.mistakes = list[str]()
-        self._program, self._is_script = program, program != "enn"
-        self._todo, self._words = list(words), list[str]()
-        self._is_first, self._env, self._around = True, "", "{}"
-        self._command = "train"
-        if not self._is_script:
-            self._command = self._corrected_command(self._todo.pop(0), list(parsers))
-        self._options = {}
-        if self._command in parsers:
-            self._options = parsers[self._command]()._option_string_actions
-        self._settings = setting_types(CloneRunConfig if self._command == "clone" else TrainConfig)
 
-    def text(self) -> str:
-        """Correct the words and return the line."""
-        if self._command in UNAVAILABLE:
-            return self._unavailable(UNAVAILABLE[self._command][1])
-        while self._todo:
-            word = self._todo.pop(0)
-            if word.startswith("-") and word != "--":
-                self._correct_option(word)
-            elif "=" in word and self._command in _WITH_SETTINGS:
-                self._correct_assignment(*word.split("=", 1))
-            else:
-                self._correct_name(word)
-        self._complete()
-        program = self._program if self._is_script else f"enn {self._command}"
-        line = " ".join(filter(None, [program, shlex.join(self._words)]))
-        return self._around.replace("{}", line)
+# Options and settings.
 
-    # Commands.
 
-    def _corrected_command(self, typed: str, commands: Sequence[str]) -> str:
-        command = typed.replace("-", "_").lower()
-        if typed in commands:
-            if typed != "config" or self._todo[:1] != ["show"]:
-                return typed
-            self._replace(self._todo.pop(0), "--print-config")
-            return "train"
-        self.mistakes.append(typed)
-        if command == "record" and self._todo:
-            is_run = _is_run(path_of_run(self._todo[0]))
-            self._todo += ["--video", "video.gif"] if is_run else ["--record", "games.rec"]
-            return "eval" if is_run else "play"
-        if command in UNAVAILABLE:
-            return command
-        return COMMANDS_OF_OTHER_LIBRARIES.get(command) or nearest_name(typed, commands) or typed
+def _groups(words: Sequence[str], command: _Command) -> list[list[str]]:
+    """Split a line into names, assignments, and options with their values."""
+    groups, todo = list[list[str]](), [*words]
+    while todo:
+        group = [todo.pop(0)]
+        if group[0].startswith("-") and "=" not in group[0]:
+            for _ in range(_num_values(group[0], todo, command)):
+                group.append(todo.pop(0))
+        groups.append(group)
+    return groups
 
-    def _unavailable(self, template: str) -> str:
-        names = [word for word in self._todo if not word.startswith("-") and "=" not in word]
-        name = likely_name(names[0], Path.cwd()) or names[0] if names else "TreasureHunt"
-        if "enn train" not in template:
-            path = path_of_run(names[0]) if names else _newest_run(RUNS) or RUNS / "TreasureHunt-1"
-            name = str(path)
-        return template.format(shlex.quote(name), name=shlex.quote(Path(name).name))
 
-    # Environments, runs and configurations.
+def _num_values(option: str, following: Sequence[str], command: _Command) -> int:
+    """Return the number of the following words that are values of an option."""
+    word, paths, (template, path) = (
+        word_of(option),
+        command.paths(option),
+        command.translation(option),
+    )
+    path, after = paths[0] if len(paths) == 1 else path, following[0] if following else "-"
+    if option in command.options:
+        return min(len(following), int(command.options[option].nargs != 0))
+    if option == "--" or (path is None and template is None):
+        return 0
+    is_bool = path is not None and command.settings[path] is bool and word not in WITH_VALUE
+    if word in SWITCHES or is_bool:
+        return int(after.lower() in ("true", "false"))
+    if template == SETTINGS:
+        return sum(1 for _ in takewhile(re.compile(r"\w+[:=]").match, following))
+    return int(not after.startswith("-"))
 
-    def _correct_name(self, word: str) -> None:
-        is_first, self._is_first = self._is_first, False
-        if self._is_script or not (is_first or self._command == "plot"):
-            self._words.append(word)
-        elif self._command in _OF_ENV:
-            self._correct_env(word)
-        elif self._command in _OF_RUN:
-            self._correct_run(word)
-        elif self._command == "checkpoints" and _is_run(path_of_run(word)):
-            self._replace(word, "list", str(path_of_run(word)))
-        elif self._command == "runs" and word == "list":
-            self._replace(word)
-        else:
-            self._words.append(word)
 
-    def _correct_env(self, word: str) -> None:
-        path, is_training = path_of_run(word), self._command in ("train", "profile")
-        if _is_run(path):
-            self._command = _COMMAND_FOR_RUN.get(self._command, "watch")
-            self._replace(word, str(path))
-        elif is_training and self._is_config(word):
-            self._replace(word, "--config", word)
-        elif is_training and word.lower() in ALGORITHMS:
-            self._is_first = True
-            self._replace(word)
-        elif self._command == "envs" and word == "list":
-            self._replace(word)
-        else:
-            self._env = self._likely_env(word)
-            self._words.append(self._env)
+def _corrected_group(group: Sequence[str], command: _Command) -> list[str]:
+    """Return the words to type for an option with its values, or for an assignment."""
+    name, equals, value = group[0].partition("=")
+    is_option = name.startswith("-")
+    value = value if equals else " ".join(group[1:]) or "true"
+    paths = command.paths(name)
+    option = name if is_option else f"--{name.replace('_', '-')}"
+    if is_option and name in command.options:
+        return [name, _likely_env(value)] if name == "--env" and len(group) > 1 else [*group]
+    if not is_option and option in command.options and paths != [name]:
+        return [option, value]
+    if len(paths) == 1:
+        return _setting_words(name if is_option else "", paths[0], value, command)
+    translated = _translated(name, value, command)
+    if translated is None and name.startswith("--"):
+        known = [name for path in command.settings for name in (path, path.rpartition(".")[2])]
+        nearest = nearest_name(name, [*command.options, *(f"--{path}" for path in known)])
+        return [nearest.replace("_", "-") + group[0].removeprefix(name)] if nearest else [*group]
+    return [*group] if translated is None else translated
 
-    def _is_config(self, word: str) -> bool:
-        is_shipped = word in shipped_configs() and likely_name(word, Path.cwd()) is None
-        return is_shipped or Path(word).suffix in _CONFIG_FILES
 
-    def _likely_env(self, word: str) -> str:
-        likely = None if word in ENV_REGISTRY else likely_name(word, Path.cwd())
-        if likely in (None, word):
-            return word
-        self.mistakes += [word, *filter(None, word.split(":"))]
-        return str(likely)
+def _setting_words(option: str, path: str, value: str, command: _Command) -> list[str]:
+    """Return an option with the value of a setting, or an assignment if the option is ""."""
+    value = _likely_env(value) if path == "env.id" else _in_digits(value)
+    if not option:
+        return [f"{path}={value}"]
+    return [option] if command.settings[path] is bool and value == "true" else [option, value]
 
-    def _correct_run(self, word: str) -> None:
-        path = path_of_run(word)
-        newest = None if _is_run(path) or self._command == "inspect" else _newest_run(path)
-        if newest is not None:
-            self._replace(word, str(newest))
-        elif path.suffix == ".py" and (likely := likely_name(word, Path.cwd())):
-            self._command = "envs" if self._command == "inspect" else self._command
-            self._replace(word, likely)
-        elif not path.exists() and likely_name(word, Path.cwd()):
-            self._env = str(likely_name(word, Path.cwd()))
-            self._replace(word, self._run_of_env())
-        else:
-            self._words.append(str(path))
 
-    def _run_of_env(self) -> str:
-        """Return the newest run of the environment, or the first one after a command to train."""
-        newest = self._newest_run_of_env()
-        if newest is None:
-            newest = RUNS / f"{self._env_name}-1"
-            self._around = f"enn train {shlex.quote(self._env)} && {{}}"
-        return str(newest)
+def _in_digits(value: str) -> str:
+    """Return a number such as 100k or 1.5M in digits, and other values unchanged."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM])", value)
+    factors = {"k": 1e3, "m": 1e6}
+    return value if match is None else f"{float(match[1]) * factors[match[2].lower()]:.0f}"
 
-    @property
-    def _env_name(self) -> str:
-        """Name of the environment in the folders of its runs; see `new_run_dir`."""
-        return re.sub(r"[^\w.-]+", "_", self._env.rpartition(":")[2])
 
-    def _newest_run_of_env(self) -> Path | None:
-        return _newest_run(RUNS, f"{self._env_name}-*")
-
-    def _replace(self, word: str, *words: str) -> None:
-        self.mistakes.append(word)
-        self._words += words
-
-    # Options and settings.
-
-    def _correct_option(self, word: str) -> None:
-        option, equals, value = word.partition("=")
-        name, action = option.lstrip("-"), self._options.get(option)
-        paths = self._paths(name)
-        if action is not None and (action.nargs == 0 or equals):
-            self._words.append(word)
-        elif action is not None:
-            values = [self._todo.pop(0)] if self._todo else []
-            self._words += [option, *(map(self._likely_env, values) if name == "env" else values)]
-        elif len(paths) == 1:
-            value = self._value(name, paths[0], value if equals else None)
-            value = self._likely_env(value) if paths == ["env.id"] else self._number(option, value)
-            self._env = value if paths == ["env.id"] else self._env
-            self._words += self._setting_words(option, paths[0], value)
-        elif not self._translate(option, name, value if equals else None, is_option=True):
-            names = [*self._options, *(f"--{path}" for path in self._settings_here())]
-            names += [f"--{path.rpartition('.')[2]}" for path in self._settings_here()]
-            nearest = nearest_name(option, names) if option.startswith("--") else None
-            if nearest is None:
-                self._words.append(word)
-            else:
-                self._replace(option, nearest.replace("_", "-") + equals + value)
-
-    def _correct_assignment(self, name: str, value: str) -> None:
-        option, paths = f"--{name.replace('_', '-')}", self._paths(name)
-        if paths == [name]:
-            corrected = self._likely_env(value) if name == "env.id" else self._number(name, value)
-            self._env = corrected if name == "env.id" else self._env
-            self._words.append(f"{name}={corrected}")
-        elif option in self._options:
-            self._replace(name, option, value)
-        elif len(paths) == 1:
-            self._replace(name, f"{paths[0]}={self._number(name, value)}")
-        elif not self._translate(name, name, value, is_option=False):
-            self._words.append(f"{name}={value}")
-
-    def _translate(self, typed: str, name: str, value: str | None, is_option: bool) -> bool:
-        """Append the words for a word of another library; return False for an unknown word."""
-        word, path = word_of(name), setting_hint(name) if self._settings_here() else None
-        template = OPTIONS_OF_OTHER_LIBRARIES.get(self._command, {}).get(word)
-        if template is None and path is None:
-            return False
-        self.mistakes.append(typed)
-        value = self._value(name, path, value)
-        if template is None:
-            assert path is not None
-            self._append_setting(word, path, value, is_option)
-        elif template == SETTINGS:
-            while self._todo and re.match(r"\w+[:=]", self._todo[0]):
-                value += f" {self._todo.pop(0)}"
-            for setting, text in re.findall(r"(\w+)[:=](\S*)", value):
-                self._correct_assignment(setting, text)
-        elif template.startswith("for "):
-            self._around = template.format(value if value.isdecimal() else 3)
-        elif value in ("latest", "true") and "{}" in template:
-            self._words.append("--resume")
-        else:
-            self._words += [part.format(value) for part in template.split()]
-        return True
-
-    def _append_setting(self, word: str, path: str, value: str, is_option: bool) -> None:
-        """Append a setting with the value that corresponds to a value of another library."""
-        corresponding = VALUES_OF_OTHER_LIBRARIES.get(word, {}).get(value, value)
-        if corresponding is None:
-            return
-        if path == "env.id":
-            corresponding = self._env = self._likely_env(corresponding)
-        corresponding = self._number(path, corresponding)
+def _translated(name: str, value: str, command: _Command) -> list[str] | None:
+    """Return the words to type for a word of another library; None for an unknown word."""
+    template, path = command.translation(name)
+    if template is None and path is not None:
+        corresponding = VALUES_OF_OTHER_LIBRARIES.get(word_of(name), {}).get(value, value)
         option = f"--{'lr' if path == 'optim.lr' else path}".replace("_", "-")
-        words = self._setting_words(option, path, corresponding)
-        self._words += words if is_option else [f"{path}={corresponding}"]
+        if corresponding is None:  # the default
+            return []
+        return _setting_words(option if name[0] == "-" else "", path, corresponding, command)
+    if template is None:
+        return None
+    if template == SETTINGS:
+        pairs = re.findall(r"(\w+)[:=](\S*)", value)
+        return [*chain.from_iterable(_corrected_group([f"{k}={v}"], command) for k, v in pairs)]
+    if template.startswith("for "):
+        return [template.format(value if value.isdecimal() else 3)]
+    if value in ("latest", "true") and "{}" in template:
+        return ["--resume"]
+    return [part.format(value) for part in template.split()]
 
-    def _paths(self, name: str) -> list[str]:
-        return matching_settings(name, self._settings_here())
 
-    def _settings_here(self) -> dict[str, type]:
-        return self._settings if self._command in _WITH_SETTINGS else {}
+# Required arguments.
 
-    def _setting_words(self, option: str, path: str, value: str) -> list[str]:
-        is_on = self._settings[path] is bool and value == "true"
-        return [option] if is_on else [option, value]
 
-    def _value(self, name: str, path: str | None, value: str | None) -> str:
-        """Return the value of an option, from the next word if it has none; "true" for a switch."""
-        if value is not None:
-            return value
-        is_bool = path is not None and self._settings[path] is bool
-        following = self._todo[0] if self._todo else "-"
-        if word_of(name) in SWITCHES or (is_bool and word_of(name) not in WITH_VALUE):
-            has_value = following.lower() in ("true", "false")
-        else:
-            has_value = not following.startswith("-")
-        return self._todo.pop(0) if has_value else "true"
+def _with_required(command: str, words: Sequence[str]) -> list[str]:
+    """Add a required name to a line without names: a run, an environment, or a command."""
+    env, newest = _env_of(words), str(_newest_run() or "RUN")
+    if command in _OF_RUN - {"inspect", "plot"}:
+        return [*_run_of_env(env), *_without_env(words, env)] if env else [newest, *words]
+    if command in ("check", "play"):
+        files = (likely_name(str(file), Path.cwd()) for file in Path().glob("*.py"))
+        return [next(filter(None, files), "TreasureHunt"), *words]
+    return [*words, "list", newest] if command == "checkpoints" else [*words]
 
-    def _number(self, typed: str, value: str) -> str:
-        """Return a number such as 100k or 1.5M in digits, and other values unchanged."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM])", value)
-        if match is None:
-            return value
-        self.mistakes.append(typed.lstrip("-"))
-        return f"{float(match[1]) * {'k': 1e3, 'm': 1e6}[match[2].lower()]:.0f}"
 
-    # What the line lacks.
+def _with_run_to_resume(words: Sequence[str], env: str) -> tuple[str, list[str]]:
+    """Return the command, and words with a run for `--resume` if the folder is missing."""
+    newest = _newest_run(RUNS, f"{_run_name(env)}-*" if env else "*")
+    is_complete = "--resume" not in words or "--checkpoint-dir" in words
+    if is_complete or not (newest or env):
+        return "train", [*words]
+    words = [word for word in words if word != "--resume"]
+    if newest is None:
+        first = str(RUNS / f"{_run_name(env)}-1")
+        return "train", [*words, "--checkpoint-dir", first, "--resume-or-start"]
+    return "resume", [str(newest), *_without_env(words, env)]
 
-    def _complete(self) -> None:
-        """Add what the command requires, and remove what does not go together."""
-        if self._command == "train" and "--resume" in self._words:
-            self._resume()
-        if self._is_first and self._command in _OF_RUN - {"inspect", "plot"}:
-            self._add_run()
-        if self._is_first and self._command in ("check", "play"):
-            files = (likely_name(str(file), Path.cwd()) for file in Path().glob("*.py"))
-            self.mistakes.append("ENV")
-            self._words.insert(0, next(filter(None, files), "TreasureHunt"))
-        if self._is_first and self._command == "checkpoints":
-            self._replace("COMMAND", "list", str(_newest_run(RUNS) or "RUN"))
-        evals = [word for word in self._words if re.match(r"(--)?eval\.", word)]
-        needs_length = self._command == "train" and evals
-        if needs_length and not any(re.search(r"\.(steps|episodes)", word) for word in evals):
-            shipped = configs_of_world(self._env)
-            if not any("eval" in read_file(path) for path in shipped[:1]):
-                self._words += ["--eval.episodes", "32"]
 
-    def _resume(self) -> None:
-        """Replace `--resume` without a folder by a command that continues a run."""
-        newest = self._newest_run_of_env() if self._env else _newest_run(RUNS)
-        if "--checkpoint-dir" in self._words or (newest is None and not self._env):
-            return
-        self._words.remove("--resume")
-        self.mistakes.append("--resume")
-        if newest is None:
-            first = str(RUNS / f"{self._env_name}-1")
-            self._words += ["--checkpoint-dir", first, "--resume-or-start"]
-        else:
-            self._command, self._is_first = "resume", False
-            self._words = [str(newest), *self._without_env()]
+def _env_of(words: Sequence[str]) -> str:
+    """Return the environment that an option or `env.id` names; "" without one."""
+    options = [after for word, after in pairwise(words) if word in _ENV_OPTIONS]
+    assigned = [word.removeprefix("env.id=") for word in words if word.startswith("env.id=")]
+    return next(iter([*options, *assigned]), "")
 
-    def _add_run(self) -> None:
-        """Add the newest run, of the environment of `--env` if there is one."""
-        self.mistakes += ["RUN", "CHECKPOINT"]
-        if "--env" in self._words[:-1]:
-            self._env = self._words[self._words.index("--env") + 1]
-            self._words = [self._run_of_env(), *self._without_env()]
-        else:
-            self._words.insert(0, str(_newest_run(RUNS) or "RUN"))
 
-    def _without_env(self) -> list[str]:
-        """Return the words without the environment, and without an option before it."""
-        words = [word for word in self._words if word not in (self._env, f"env.id={self._env}")]
-        return [word for word in words if word not in ("--env", "--env-id", "--env.id")]
+def _without_env(words: Sequence[str], env: str) -> list[str]:
+    return [word for word in words if word not in (env, f"env.id={env}", *_ENV_OPTIONS)]
+
+
+def _length_of_evals(words: Sequence[str], env: str) -> list[str]:
+    """Return the number of episodes that evaluations require, if nothing sets their length."""
+    evals = [word for word in words if re.match(r"(--)?eval\.", word)]
+    is_set = any(re.search(r"\.(steps|episodes)", word) for word in evals)
+    if not evals or is_set or any("eval" in read_file(one) for one in configs_of_world(env)[:1]):
+        return []
+    return ["--eval.episodes", "32"]

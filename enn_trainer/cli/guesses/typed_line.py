@@ -11,7 +11,7 @@ Parsers: TypeAlias = Mapping[str, Callable[[], argparse.ArgumentParser]]
 
 
 class TypedLine(NamedTuple):
-    """Command line of the process; see `Correction` for its attributes."""
+    """Command line of the process; see `correct` for its attributes."""
 
     program: str
     words: Sequence[str]
@@ -40,12 +40,11 @@ def line_to_type(message: str) -> str:
     line = _TYPED.get()
     if line is None or not line.words:
         return ""
-    from enn_trainer.cli.guesses.correction import Correction  # imports all settings
+    from enn_trainer.cli.guesses.correction import correct  # imports all settings
 
     try:
-        correction = Correction(line.program, line.words, line.parsers)
-        text = correction.text()
+        text, mistakes = correct(*line)
     except OSError:  # a word that is no valid name of a file
         return ""
-    named = (rf"(?<![\w-]){re.escape(word)}(?!\w)" for word in correction.mistakes)
+    named = (rf"(?<![\w-]){re.escape(word)}(?!\w)" for word in mistakes)
     return f"; type: {text}" if any(re.search(word, message) for word in named) else ""

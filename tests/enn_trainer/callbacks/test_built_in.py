@@ -10,7 +10,8 @@ import torch
 from enn_trainer.callbacks import built_in
 from enn_trainer.callbacks.built_in import RETURNS
 from enn_trainer.checkpoints.state_manager import StateManager
-from enn_trainer.cli import run, train_command
+from enn_trainer.cli import run
+from enn_trainer.cli.work import train
 from enn_trainer.run.trainer import Trainer
 from enn_trainer.runtime.trust import TYPED
 from entity_env.examples import MultiArmedBandit, TreasureHunt, Xor
@@ -36,7 +37,7 @@ def test_run_starts_with_its_header(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(built_in, "advice", lambda: None)
-    monkeypatch.setattr(train_command, "RANDOM_SECONDS", 100.0)
+    monkeypatch.setattr(train, "RANDOM_SECONDS", 100.0)
     where = ["--checkpoint-dir", str(tmp_path / "run")]
     assert run(small(tmp_path, "env.id=Duel", "seed=3", *where)) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -95,7 +96,7 @@ def test_random_play_does_not_change_the_run(tmp_path: Path) -> None:
     for measured in (True, False):
         manager = manager_of(tmp_path, *BANDIT, "total_timesteps=384")
         if measured:
-            measure = functools.partial(train_command._random_return, manager.config.env, TYPED)
+            measure = functools.partial(train._random_return, manager.config.env, TYPED)
             manager.random_return = measure
             assert manager.random_return() is not None
         before = np.random.get_state()[1].copy()  # type: ignore[index,union-attr]  # noqa: NPY002
@@ -132,7 +133,7 @@ def test_environment_that_fails_in_random_play_is_reported_by_the_run(
 def test_slow_environments_skip_random_play(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train_command, "RANDOM_SECONDS", 0.0)
+    monkeypatch.setattr(train, "RANDOM_SECONDS", 0.0)
     assert run(small(tmp_path, "env.id=Xor")) == 0
     assert "random play" not in capsys.readouterr().out
 

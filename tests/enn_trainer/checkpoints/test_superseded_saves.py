@@ -14,7 +14,8 @@ from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.format import VerifiedSaves
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import SUPERSEDED, RunDir
-from enn_trainer.checkpoints.state_files import read_config, restore
+from enn_trainer.checkpoints.saved_state import read_config
+from enn_trainer.checkpoints.state_files import restore
 from enn_trainer.config import CheckpointConfig
 from enn_trainer.stop_conditions import Steps, StopsRising
 from tests.enn_trainer.builders import SMALL

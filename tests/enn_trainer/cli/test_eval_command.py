@@ -14,17 +14,11 @@ from rich.console import Console
 
 from enn_trainer import ConfigError
 from enn_trainer.cli import run
-from enn_trainer.cli.eval_command import (
-    _num_envs,
-    eval_progress,
-    parser,
-    table,
-    with_option_names,
-)
-from enn_trainer.cli.eval_command import (
-    config_of as eval_config_of,
-)
-from enn_trainer.cli.load_world import split_pairs
+from enn_trainer.cli.eval_command import parser
+from enn_trainer.cli.playing_options import with_option_names
+from enn_trainer.cli.typed_settings import split_pairs
+from enn_trainer.cli.work.evaluate import _num_envs, eval_progress, table
+from enn_trainer.cli.work.evaluate import config_of as eval_config_of
 from enn_trainer.evaluation.evaluation import SuiteResult
 from enn_trainer.experience.envs import env_factory
 from enn_trainer.experience.episodes import Measured

@@ -17,7 +17,7 @@ from enn_trainer.base.errors import ConfigError
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli import COMMANDS, run
 from enn_trainer.cli.arguments import OneLineParser, normalize_json_option, not_negative, positive
-from enn_trainer.cli.load_world import parse_kwargs
+from enn_trainer.cli.typed_settings import parse_kwargs
 from enn_trainer.command import run_command
 from enn_trainer.runtime.interrupt import StoppedAtOnce
 from tests.enn_trainer.builders import SMALL

@@ -59,7 +59,7 @@ def test_environment_of_a_file_is_played(
 
 
 def test_environment_arguments_are_json_python_or_text() -> None:
-    from enn_trainer.cli.load_world import parse_kwargs
+    from enn_trainer.cli.typed_settings import parse_kwargs
 
     arguments = ["a=3", "b=true", "c=True", "d=[1, 2]", "e=(1, 2)", "f=text", "g=x=y", 'h="3"']
     assert parse_kwargs(arguments, "KEY=VALUE") == {

@@ -11,14 +11,7 @@ import pytest
 
 from enn_trainer import StateManager
 from enn_trainer.cli import run
-from enn_trainer.cli.profile_command import (
-    Kind,
-    Part,
-    Profile,
-    Resources,
-    bottleneck_advice,
-    profile,
-)
+from enn_trainer.cli.work.profile import Kind, Part, Profile, Resources, bottleneck_advice, profile
 from enn_trainer.experience.envs import env_factory
 from entity_env.examples.minefield_vec import VecMinefield
 from tests.enn_trainer.builders import SMALL

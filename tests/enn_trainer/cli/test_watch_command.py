@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from enn_trainer.checkpoints.lookup import read_saved_run
+from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.cli import run
 from enn_trainer.viewer.replay import Answers, Replay
 from enn_trainer.viewer.replay_format import read_replay

@@ -12,7 +12,7 @@ import torch
 
 from enn_trainer import CheckpointError, load_agent
 from enn_trainer.checkpoints import writer
-from enn_trainer.checkpoints.lookup import read_saved_run
+from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.evaluation.opponents import create_opponent
 from entity_env import Observation, SelectEntityActionMask

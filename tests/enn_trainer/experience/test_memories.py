@@ -15,7 +15,7 @@ import torch
 from enn_trainer import CheckpointError, ConfigError, StateManager, Trainer, check_agent, load_agent
 from enn_trainer.algorithms.minibatches import sequence_microbatches, sequence_minibatches
 from enn_trainer.base.errors import AgentError
-from enn_trainer.cli.play_command import SideAgents
+from enn_trainer.cli.work.side_agents import SideAgents
 from enn_trainer.evaluation.load_agent import RogueNetAgent
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.frame_limits import MAX_PAIRS

@@ -521,6 +521,7 @@ def test_the_command_clones_and_prints_the_next_command(
     assert enn(["clone", str(expert), *SMALL, "clone.epochs=2", "--checkpoint-dir", run_dir]) == 0
     out = capsys.readouterr().out
     assert "epoch 2/2  left 0s  loss" in out
+    assert f"enn watch {run_dir} --env ...\n" in out
     assert f"enn resume {run_dir} env.id=...\n" in out
     assert "env.id=... must name the environment of the recordings" in out
     assert "env.id=MoveToOrigin" not in out  # the default, which is another world
@@ -534,6 +535,7 @@ def test_the_next_command_names_the_recorded_environment(
     short = ["clone", str(path), *SMALL, "clone.epochs=1", "env.id=Xor"]
     assert enn([*short, "--checkpoint-dir", run_dir]) == 0
     out = capsys.readouterr().out
+    assert f"enn watch {run_dir}\n" in out
     assert f"enn resume {run_dir} env.id=Xor\n" in out
     assert "must name" not in out
 
@@ -547,9 +549,11 @@ def test_the_next_command_works_with_an_environment_of_a_file(
     short = ["clone", "played.rec", *SMALL, "clone.epochs=1", "env.id=plain.py:Plain"]
     assert enn([*short, "data_dir=.", "--checkpoint-dir", "run"]) == 0
     _, _, after = capsys.readouterr().out.rpartition("next:\n")
-    line, note = after.splitlines()
+    *lines, note = after.splitlines()
     assert "plain.py:Plain was not checked" in note
-    assert enn(shlex.split(line)[1:]) == 0, capsys.readouterr().err
+    assert [shlex.split(line)[1] for line in lines] == ["watch", "eval", "resume"]
+    for line in lines:
+        assert enn(shlex.split(line)[1:]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -12,11 +12,12 @@ import torch
 
 from enn_trainer import load_agent
 from enn_trainer.base.state_part import UnusedPart
-from enn_trainer.checkpoints.lookup import find, members_of, read_saved_run
+from enn_trainer.checkpoints.lookup import find, members_of
 from enn_trainer.checkpoints.migrate.config_diff import renamed_config
 from enn_trainer.checkpoints.migrate.evolve import EvolvedRun, evolve, evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.state_files import read_config
+from enn_trainer.checkpoints.saved_run import read_saved_run
+from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.cli import run as enn
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS
 from enn_trainer.selfplay.seating import PoolLineups

@@ -15,7 +15,8 @@ from enn_trainer import CheckpointError, StateManager, load_agent
 from enn_trainer.base.state_part import UnusedPart
 from enn_trainer.checkpoints import state_files
 from enn_trainer.checkpoints.format import verify
-from enn_trainer.checkpoints.lookup import find, members_of, read_saved_run
+from enn_trainer.checkpoints.lookup import find, members_of
+from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.cli import run as enn
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
 from enn_trainer.selfplay.seating import PoolLineups

@@ -11,7 +11,8 @@ from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.migrate.evolve import upgrade_checkpoint
-from enn_trainer.checkpoints.state_files import REST, to_files
+from enn_trainer.checkpoints.saved_state import REST
+from enn_trainer.checkpoints.state_files import to_files
 from entity_env.examples import CherryPick
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL

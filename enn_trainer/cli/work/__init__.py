@@ -1,0 +1,1 @@
+"""Work of commands that needs PyTorch, imported once their arguments are parsed."""
