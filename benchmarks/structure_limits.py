@@ -40,7 +40,7 @@ LAYERS = {
 layer may import only layers below it."""
 
 LIMITS: dict[str, float] = {
-    "modules": 350,
+    "modules": 351,
     "files in the largest folder": 29,
     "longest file, lines": 629,
     "lines of a function: median, 95%": 27,
@@ -79,7 +79,7 @@ FOLDERS = {
     "enn_trainer/checkpoints/migrate": 984,
     "enn_trainer/cli": 4157,
     "enn_trainer/cli/guesses": 415,
-    "enn_trainer/cli/starters": 277,
+    "enn_trainer/cli/starters": 323,
     "enn_trainer/config": 2874,
     "enn_trainer/curriculum": 443,
     "enn_trainer/evaluation": 2060,
