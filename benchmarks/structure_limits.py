@@ -40,7 +40,7 @@ LAYERS = {
 layer may import only layers below it."""
 
 LIMITS: dict[str, float] = {
-    "modules": 362,
+    "modules": 363,
     "files in the largest folder": 30,
     "longest file, lines": 629,
     "lines of a function: median, 95%": 27,
@@ -74,17 +74,12 @@ FOLDERS = {
     "enn_trainer/algorithms/cloning": 324,
     "enn_trainer/algorithms/ppo": 899,
     "enn_trainer/base": 360,
-<<<<<<< HEAD
     "enn_trainer/callbacks": 1049,
-    "enn_trainer/checkpoints": 2998,
-=======
-    "enn_trainer/callbacks": 999,
     "enn_trainer/checkpoints": 3081,
->>>>>>> f52f4d0249ebab8739b6809eb4fc458fe0072bd7
     "enn_trainer/checkpoints/migrate": 984,
     "enn_trainer/cli": 3258,
     "enn_trainer/cli/guesses": 380,
-    "enn_trainer/cli/starters": 277,
+    "enn_trainer/cli/starters": 323,
     "enn_trainer/cli/work": 1100,
     "enn_trainer/config": 2874,
     "enn_trainer/curriculum": 443,

@@ -5,6 +5,8 @@ import re
 import sys
 from pathlib import Path
 
+from docutils import nodes
+
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
@@ -25,6 +27,8 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"enn-trainer {release}"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 toc_object_entries = False  # with them, every page has a tree of thousands of names
 myst_heading_anchors = 4
 
@@ -72,10 +76,25 @@ def keep_lookups(app, env):
     python.find_obj = functools.cache(python.find_obj)
 
 
+def add_dark_pictures(app, doctree):
+    """Show `NAME-dark.png` for `NAME-light.png` in dark mode, where a page has only the latter."""
+    pictures = list(doctree.findall(nodes.image))
+    names = {picture["uri"] for picture in pictures}
+    for picture in pictures:
+        name = picture["uri"].replace("-light.", "-dark.")
+        if name not in names and (Path(app.env.doc2path(app.env.docname)).parent / name).exists():
+            dark = picture.deepcopy()
+            dark["uri"] = name
+            picture["classes"].append("only-light")
+            dark["classes"].append("only-dark")
+            picture.parent.insert(picture.parent.index(picture) + 1, dark)
+
+
 def setup(app):
     """Make the generated pages before Sphinx looks for pages."""
     app.connect("config-inited", lambda app, config: generate.write_pages(ROOT))
     app.connect("env-check-consistency", keep_lookups)
     app.connect("source-read", link_results)
+    app.connect("doctree-read", add_dark_pictures, priority=400)  # before images are collected
     app.connect("autodoc-process-docstring", read_docstring, priority=400)
     app.connect("autodoc-process-docstring", show_colons, priority=600)

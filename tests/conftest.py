@@ -12,7 +12,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 
-from tests.page_sources import copy_page_sources
+from tests.enn_trainer.viewer.tabs import CHROMIUM, OPTIONS
+from tests.page_sources import copy_page_sources, missing
 
 GROUP = "tests of kills, times and threads"
 
@@ -39,6 +40,21 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
 def page_sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources of the replay page, with what builds them."""
     return copy_page_sources(tmp_path_factory.mktemp("viewer"))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Return Chromium, or skip where there is none."""
+    if CHROMIUM is None:
+        missing("there is no chromium; apt-get install chromium")
+    try:
+        import playwright.sync_api as playwright
+    except ImportError:
+        missing("there is no playwright; pip install '.[browser]'")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

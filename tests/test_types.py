@@ -22,6 +22,7 @@ PAGES = [
 STARTERS = {
     "env": [],
     "match": ["--match"],
+    "turns": ["--turns"],
     "gymnasium": ["--from", "gymnasium:CartPole-v1"],
     "pettingzoo": ["--from", "pettingzoo:classic.rps_v2"],
 }

@@ -1,6 +1,7 @@
-"""Pages of the API: one per folder of code, with every public module of it."""
+"""Pages of the API: one per folder of code with every public module of it, and an index."""
 
-from collections.abc import Iterator
+import ast
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PACKAGES = ("entity_env", "rogue_net", "enn_trainer")
@@ -11,14 +12,34 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
     folders = [
         path.parent for name in PACKAGES for path in sorted((root / name).rglob("__init__.py"))
     ]
-    names = []
+    packages, sections = [], []
     for folder in folders:
         package = ".".join(folder.relative_to(root).parts)
-        modules = [f"{package}.{path.stem}" for path in sorted(folder.glob("[a-z]*.py"))]
-        yield f"api/{package}.md", page(package, modules)
-        names.append(package)
-    listed = "\n".join(names)
-    yield "api/index.md", f"# API\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
+        summaries = {
+            f"{package}.{path.stem}": summary(path) for path in sorted(folder.glob("[a-z]*.py"))
+        }
+        yield f"api/{package}.md", page(package, [*summaries])
+        packages.append(package)
+        sections.append(section(package, summary(folder / "__init__.py"), summaries))
+    listed = "\n".join(packages)
+    toctree = f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{listed}\n```"
+    yield "api/index.md", "\n\n".join(["# API", toctree, *sections]) + "\n"
+
+
+def summary(path: Path) -> str:
+    """Return the first line of the docstring of a module."""
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+
+
+def section(package: str, text: str, summaries: Mapping[str, str]) -> str:
+    """Return the section of the index for a folder: its summary, and a table of its modules."""
+    lines = [f"## [{package}]({package}.md)", "", text]
+    if summaries:
+        lines += ["", "| module | content |", "| --- | --- |"]
+    for module, line in summaries.items():
+        escaped = line.replace("|", "\\|")
+        lines.append(f"| {{py:mod}}`{module}` | {escaped} |")
+    return "\n".join(lines)
 
 
 def page(package: str, modules: list[str]) -> str:

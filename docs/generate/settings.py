@@ -30,6 +30,8 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
             rows.setdefault(name, " | ".join(cell.replace("|", "\\|") for cell in cells))
     parts = [INTRODUCTION]
     for section, rows in tables.items():
-        parts += [f"\n## {section or 'Run'}\n", "| setting | type | default | meaning |"]
+        # The class lets site.css lay the table out, so that the last column is always in view.
+        parts += [f"\n## {section or 'Run'}\n", "```{rst-class} settings\n```\n"]
+        parts += ["| setting | type | default | meaning |"]
         parts += ["| --- | --- | --- | --- |", *(f"| {row} |" for row in rows.values())]
     yield "settings.md", "\n".join(parts) + "\n"

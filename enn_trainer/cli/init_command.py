@@ -17,6 +17,7 @@ empty, and its name a name that Python can import.
 examples:
   enn init garden
   enn init coins --match
+  enn init cards --turns
   enn init pole --from gymnasium:CartPole-v1
   enn init rps --from pettingzoo:classic.rps_v2"""
 _SMALL = """
@@ -36,7 +37,10 @@ def parser() -> OneLineParser:
     description = "Write a starter environment, or an adapter of a Gymnasium or PettingZoo one."
     parser = OneLineParser(prog="enn init", description=description, epilog=_EPILOG)
     parser.add_argument("dir", type=Path, metavar="DIR", help="folder to create")
-    parser.flag("--match", "write a game between two sides")
+    parser.flag("--match", "write a game between two sides, which act at once")
+    parser.flag(
+        "--turns", "write a game between two sides that take turns, with or without --match"
+    )
     source = "adapt gymnasium:ID or pettingzoo:MODULE, with an explicit mapping of its fields"
     parser.option("--from", "WORLD", source, dest="source")
     return parser
@@ -49,17 +53,19 @@ def init_command(arguments: Sequence[str]) -> None:
         ConfigError: the folder cannot be used, or the environment to adapt does not exist.
     """
     options = parser().parse_args(arguments)
-    if options.match and options.source:
-        raise ConfigError("--match and --from: expected at most one of them, got both")
+    is_match = options.match or options.turns
+    if is_match and options.source:
+        flag = "--turns" if options.turns else "--match"
+        raise ConfigError(f"{flag} and --from: expected at most one of them, got both")
     folder: Path = options.dir
     try:
         _check_folder(folder)
         if options.source:
             world, more = _adapter(options.source)
         else:
-            world = _starter("match.py" if options.match else "world.py")
-            more = _SMALL + (_AGAINST_RANDOM if options.match else "")
-        opponent = " --opponent random" if options.match else ""
+            name = "turns.py" if options.turns else "match.py" if is_match else "world.py"
+            world, more = _starter(name), _SMALL + (_AGAINST_RANDOM if is_match else "")
+        opponent = " --opponent random" if is_match else ""
         settings = _starter("settings.ron").format(more=more)
         readme = _starter("README.md").format(name=folder.resolve().name, opponent=opponent)
         files = {"world.py": world, "test_world.py": _starter("test_world.txt")}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ ROCK_PAPER_SCISSORS = "pettingzoo:classic.rps_v2"
 KINDS: dict[str, list[str]] = {
     "world": [],
     "match": ["--match"],
+    "turns": ["--turns"],
     "cart pole": ["--from", CART_POLE],
     "pendulum": ["--from", "gymnasium:Pendulum-v1"],
     "rock, paper, scissors": ["--from", ROCK_PAPER_SCISSORS],
@@ -169,7 +171,7 @@ def test_generated_files_are_linted_and_formatted() -> None:
 
 
 def test_starter_environment_is_about_forty_lines_of_code() -> None:
-    for name in ("world.py", "match.py"):
+    for name in ("world.py", "match.py", "turns.py"):
         file = Path(init_command.__file__).with_name("starters") / name
         lines = [line.strip() for line in file.read_text().splitlines()]
         assert 35 <= len([line for line in lines if line and line[0] not in '#"']) <= 45
@@ -209,11 +211,14 @@ def trained(*settings: str) -> State:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("kind", "best"), [("world", 1.0), ("match", None)])
+@pytest.mark.parametrize(("kind", "best"), [("world", 1.0), ("match", None), ("turns", 0.85)])
 def test_starter_environment_is_learned_within_30_000_frames(
     kind: str, best: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The best of the match is the return of the greedy player against random play."""
+    """The best of the match is the return of the greedy player against random play.
+
+    With turns it is 0.92; the deviation of a mean of 256 games is 0.03.
+    """
     assert run(["init", "mine", *KINDS[kind]]) == 0
     monkeypatch.chdir("mine")
     state = trained("eval.episodes=256")
@@ -223,18 +228,34 @@ def test_starter_environment_is_learned_within_30_000_frames(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "least"), [("world", 0.9), ("match", 0.6)])
+@pytest.mark.parametrize(("kind", "least"), [("world", 0.9), ("match", 0.6), ("turns", 0.5)])
 def test_starter_environment_improves_within_5_000_frames(
     kind: str, least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random play scores 0.4 in the environment and 0.1 in the match; a greedy player 0.9 there."""
+    """Random play scores 0.4 in the environment and at most 0.1 in games, greedy play 0.9 there."""
     assert run(["init", "mine", *KINDS[kind]]) == 0
     monkeypatch.chdir("mine")
     state = trained("total_timesteps=5000", "eval.episodes=64")
     assert state.metrics["eval/episodic_reward.mean"] > least
 
 
-@pytest.mark.parametrize("kind", ["world", "match"])
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [["--turns"], ["--match", "--turns"]])
+def test_sides_of_the_starter_with_turns_act_one_after_the_other(options: list[str]) -> None:
+    assert run(["init", "mine", *options]) == 0
+    world = find_world("mine/world.py:World")()
+    world.seed(0)
+    frames, movers = world.reset(), []
+    while not frames[0].done:
+        [mover] = [side for side, frame in enumerate(frames) if frame.actions]
+        actions = [{"take": Taken(max(world.coins))} if side == mover else {} for side in (0, 1)]
+        frames, movers = world.act(actions), [*movers, mover]
+    assert len(movers) in (6, 8, 10)
+    assert all(first != second for first, second in pairwise(movers))
+    assert [frame.actions for frame in frames] == [{}, {}]
+
+
+@pytest.mark.parametrize("kind", ["world", "match", "turns"])
 def test_starter_settings_train_for_30_000_frames(kind: str) -> None:
     assert run(["init", "mine", *KINDS[kind]]) == 0
     assert StateManager(init_path=Path("mine/settings.ron")).config.total_timesteps == 30_000
@@ -477,6 +498,7 @@ def test_failure_while_writing_leaves_no_files(
     ("arguments", "words"),
     [
         (["--match", "--from", CART_POLE], ["--match and --from", "one of them"]),
+        (["--turns", "--from", CART_POLE], ["--turns and --from", "one of them"]),
         (["--from", "Xor"], ["--from: expected gymnasium:ID or pettingzoo:MODULE, got 'Xor'"]),
         (["--from", "gymnasium:CartPol-v1"], ["--from: ", "did you mean CartPole-v1?"]),
         (
