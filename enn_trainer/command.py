@@ -21,13 +21,7 @@ from enn_trainer.checkpoints.migrate.evolve_rules import PARTS
 from enn_trainer.checkpoints.named_code import trust_of_run
 from enn_trainer.checkpoints.state import State, init_train_state
 from enn_trainer.checkpoints.state_manager import StateManager
-from enn_trainer.cli.arguments import (
-    EXISTING_OPTIONS,
-    EXPECTED_ERRORS,
-    failed,
-    renames,
-    run_parser,
-)
+from enn_trainer.cli.arguments import EXISTING_OPTIONS, EXPECTED_ERRORS, failed, renames, run_parser
 from enn_trainer.cli.guesses.typed_line import typed_line
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EvalConfig, TrainConfig

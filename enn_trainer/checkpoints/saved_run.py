@@ -7,10 +7,7 @@ from typing import Any, NamedTuple
 
 from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.base.policy import PPOAgent
-from enn_trainer.checkpoints.format import (
-    WEIGHTS,
-    Checkpoint,
-)
+from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint
 from enn_trainer.checkpoints.lookup import (
     find,
     find_member,

@@ -8,18 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 from safetensors import SafetensorError, deserialize
 
 from enn_trainer.base.errors import CheckpointError, ConfigError
-from enn_trainer.base.state_part import (
-    FILES,
-    StatePart,
-    check_plain,
-)
+from enn_trainer.base.state_part import FILES, StatePart, check_plain
 from enn_trainer.checkpoints.format import Checkpoint
-from enn_trainer.checkpoints.manifest import (
-    SECONDS_FIELD,
-    FieldCheck,
-    field_problems,
-    is_count,
-)
+from enn_trainer.checkpoints.manifest import SECONDS_FIELD, FieldCheck, field_problems, is_count
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.build import as_data
 from enn_trainer.config.load import load_config

@@ -19,9 +19,7 @@ from enn_trainer.base.state_part import (
     without_prefix,
 )
 from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint
-from enn_trainer.checkpoints.manifest import (
-    is_file_name,
-)
+from enn_trainer.checkpoints.manifest import is_file_name
 from enn_trainer.checkpoints.migrate.config_diff import changes, fixed_changes
 from enn_trainer.checkpoints.saved_state import (
     REST,

@@ -4,11 +4,7 @@ import re
 from typing import Any
 
 from enn_trainer.base.errors import ConfigError
-from enn_trainer.cli.arguments import (
-    OneLineParser,
-    not_negative,
-    positive,
-)
+from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
 from enn_trainer.config import EvalConfig
 
 BASELINES: dict[str, dict[str, Any]] = {

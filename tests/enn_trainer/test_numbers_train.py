@@ -20,10 +20,7 @@ from enn_trainer import (
 )
 from enn_trainer.check_agent import check_agent
 from enn_trainer.checkpoints.migrate.evolve_rules import PARTS, Rules
-from enn_trainer.checkpoints.migrate.evolve_tensors import (
-    function_changes,
-    upgrade_tensors,
-)
+from enn_trainer.checkpoints.migrate.evolve_tensors import function_changes, upgrade_tensors
 from enn_trainer.checkpoints.saved_state import dump_spaces, read_spaces
 from enn_trainer.config import ron
 from entity_env import (

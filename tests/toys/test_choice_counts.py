@@ -16,13 +16,7 @@ from enn_trainer.checkpoints.state import STATE_PARTS
 from enn_trainer.checkpoints.state_files import restore
 from enn_trainer.testing import check_state_part
 from tests.enn_trainer.run.thread_group import in_ranks
-from tests.toys.world import (
-    Lane,
-    assert_failed_updates_change_nothing,
-    manager_of,
-    newest,
-    run,
-)
+from tests.toys.world import Lane, assert_failed_updates_change_nothing, manager_of, newest, run
 
 CARTS = 2
 """Actors of each frame."""

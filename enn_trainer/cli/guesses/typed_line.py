@@ -43,7 +43,7 @@ def line_to_type(message: str) -> str:
     from enn_trainer.cli.guesses.correction import correct  # imports all settings
 
     try:
-        text, mistakes = correct(*line)
+        text, mistakes = correct(line.program, line.words, line.parsers)
     except OSError:  # a word that is no valid name of a file
         return ""
     named = (rf"(?<![\w-]){re.escape(word)}(?!\w)" for word in mistakes)

@@ -19,11 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.base.tables import printable, show_lines, show_table
 from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
-from enn_trainer.cli.arguments import (
-    is_writable_at,
-    writable,
-    write_json,
-)
+from enn_trainer.cli.arguments import is_writable_at, writable, write_json
 from enn_trainer.cli.by_value import (
     RETURN,
     check_options,
@@ -63,9 +59,7 @@ from entity_env.match import Match
 
 MOST_ENVS = 256
 """Default limit of parallel environments; more are hardly faster."""
-
 LINE_EVERY_S = 5.0
-
 UNNAMED = "as trained"
 
 

@@ -23,13 +23,10 @@ from entity_env.process import ProcessTimes, peak_bytes
 from entity_env.vec.vec_env import VecEnv
 
 WARM_UP_UPDATES = 2
-
 BUSY = 0.6
 """Share of the wait for workers that they must compute in; below it they are mostly idle."""
-
 MANY_ENTITIES = 8.0
 """Number of entities per frame above which fewer entities make the network much faster."""
-
 FEW_ENTITIES = 256 * MANY_ENTITIES
 """Number of entities of a forward pass below which fixed costs dominate; a frame counts as at least
 `MANY_ENTITIES`, because frames have a fixed cost too."""

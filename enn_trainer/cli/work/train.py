@@ -21,7 +21,6 @@ from enn_trainer.stop_conditions import Now
 from entity_env.imports.extras import missing_package
 
 RANDOM_EPISODES = 32
-
 RANDOM_SECONDS = 0.5
 """Limits of random play at the start of a run."""
 

@@ -13,10 +13,7 @@ import torch
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.base.policy import PPOAgent
 from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
-from enn_trainer.cli.arguments import (
-    is_writable_at,
-    writable,
-)
+from enn_trainer.cli.arguments import is_writable_at, writable
 from enn_trainer.cli.load_world import trusted_envs
 from enn_trainer.cli.trust import check_trusted
 from enn_trainer.cli.work.evaluate import config_of, eval_progress, fit_num_envs, fitting_num_envs
