@@ -201,7 +201,7 @@ SYMPTOMS = [
         "Lock",
         "`Lock` with rewards of hundreds, and `ppo.clip_vloss=true`: values move by .2 in each "
         "update, of their own unit or of the deviation of the returns.",
-        20_480,
+        15_360,
         ("open.mean", "losses/explained_variance", "losses/returns"),
         0.9,
         (
