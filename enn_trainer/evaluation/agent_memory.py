@@ -233,17 +233,17 @@ class AgentMemory:
         Raises:
             RuntimeError: the episodes began in another thread.
         """
-        states = self._positions
-        if states is None or len(states.memory.begun) != num_envs:
-            states = self._positions = EpisodeStates.begin(self._agent, num_envs)
-        if states.memory.begun.all():
-            self._thread = get_ident()
-        elif self._thread not in (None, get_ident()):
+        states, thread = self._positions, get_ident()
+        is_running = states is not None and not states.memory.begun.all()
+        if is_running and self._thread not in (None, thread):
             raise RuntimeError(
                 "act: expected the thread in which the episode began, got another one; to act in "
                 "several threads, name the episode of each observation: "
                 "act_batch(observations, sessions=[...])"
             )
+        if states is None or len(states.memory.begun) != num_envs:
+            states = self._positions = EpisodeStates.begin(self._agent, num_envs)
+        self._thread = thread
         return states
 
     def recall(

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -281,8 +282,9 @@ def test_episodes_without_session_keys_belong_to_the_thread_in_which_they_began(
     agent.act(next(frames))
     obs = next(frames)
     message = "expected the thread in which the episode began, got another one; .* sessions="
-    with pytest.raises(RuntimeError, match=message):
-        run_in_thread(lambda: agent.act(obs))
+    for observations in ([obs], [obs, obs]):
+        with pytest.raises(RuntimeError, match=message):
+            run_in_thread(partial(agent.act_batch, observations))
     run_in_thread(lambda: agent.act_batch([obs], ["a"]))
     state = agent.get_state()
     assert run_in_thread(lambda: agent.act(obs, first=True)).actions
