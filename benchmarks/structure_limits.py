@@ -40,7 +40,7 @@ LAYERS = {
 layer may import only layers below it."""
 
 LIMITS: dict[str, float] = {
-    "modules": 363,
+    "modules": 364,
     "files in the largest folder": 30,
     "longest file, lines": 629,
     "lines of a function: median, 95%": 27,
@@ -49,7 +49,7 @@ LIMITS: dict[str, float] = {
     "functions of more than 8 parameters": 0,
     "classes of more than 12 attributes": 20,
     "imports between layers of enn_trainer that run up": 2,
-    "modules that the trainer imports": 231,
+    "modules that the trainer imports": 232,
     "modules of enn_trainer below the collector": 12,
     "circles of imports in the page": 0,
     "files that an update calls": 81,
@@ -83,7 +83,7 @@ FOLDERS = {
     "enn_trainer/cli/work": 1100,
     "enn_trainer/config": 2874,
     "enn_trainer/curriculum": 443,
-    "enn_trainer/evaluation": 2060,
+    "enn_trainer/evaluation": 2215,
     "enn_trainer/experience": 2514,
     "enn_trainer/run": 2390,
     "enn_trainer/runtime": 834,

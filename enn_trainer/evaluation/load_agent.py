@@ -1,31 +1,26 @@
 """`load_agent`: load the agent of a checkpoint to act in an environment."""
 
-import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from enn_trainer.base.errors import CheckpointError
 from enn_trainer.base.policy import PPOAgent, device_of
 from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
 from enn_trainer.checkpoints.weights import load_weights_file
+from enn_trainer.evaluation.agent_memory import AgentMemory, SessionKey, check_sessions
 from enn_trainer.evaluation.explain import Explanation, explain
-from enn_trainer.experience.memories import PlayerMemory, memory_specs, tracked_types
-from enn_trainer.experience.players import AgentPlayer, Decisions
-from enn_trainer.experience.recall import NO_FRAME_STATES, FrameStates, states_of_env
+from enn_trainer.experience.players import AgentPlayer
 from entity_env.actions import Action, EntityID
 from entity_env.environment import Environment, Observation
 from entity_env.match import Match
-from entity_env.plain_state import from_plain, to_plain
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace, Probabilities, Spaces
 from entity_env.vec.batching import batch_obs, unbatch_actions
-from entity_env.vec.identity import IdentityTracker
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch
 from rogue_net.space_diff import incompatibilities
@@ -49,7 +44,11 @@ class RogueNetAgent:
 
     Acting changes neither the network nor any global random number generator. An agent with memory
     keeps its recurrent state between calls of `act` until an episode ends: after an observation
-    that is `done`, on `reset`, or with `act(..., first=True)`.
+    that is `done`, on `reset`, or with `act(..., first=True)`. `act_batch` keeps one for each
+    session by its key.
+
+    Threads may share an agent: its calls run one after the other. Without session keys, an agent
+    with memory is limited to the thread in which its episodes began.
 
     Args:
         agent: the network, a `torch.nn.Module`.
@@ -77,6 +76,21 @@ class RogueNetAgent:
         self._seed = derive_seed(seed, "agent")
         self._frames = 0
         self._memory = AgentMemory(self.agent)
+        self._lock = RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes to copy or pickle; locks cannot be."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Restore the attributes of a copy."""
+        vars(self).update(state, _lock=RLock())
+
+    @property
+    def sessions(self) -> list[SessionKey]:
+        """Keys of the sessions with a recurrent state; the one that acted last comes last."""
+        with self._lock:
+            return self._memory.sessions
 
     def act(self, observation: Observation, first: bool = False) -> Act:
         """Choose actions for an observation.
@@ -88,23 +102,39 @@ class RogueNetAgent:
 
         Raises:
             InvalidObservation: the observation does not match the spaces.
+            RuntimeError: the agent has memory, and the episode began in another thread.
         """
-        if first:
-            self.reset()
-        [act] = self.act_batch([observation])
-        return act
+        with self._lock:
+            if first:
+                self.reset()
+            [act] = self.act_batch([observation])
+            return act
 
     def reset(self) -> None:
-        """Reset the recurrent state at the start of an episode; the random numbers continue."""
-        self._memory.reset()
+        """Reset the recurrent state at the start of an episode; the random numbers continue.
+
+        Sessions are unaffected: see `forget`.
+        """
+        with self._lock:
+            self._memory.reset()
+
+    def forget(self, sessions: Iterable[SessionKey]) -> None:
+        """Drop the recurrent states of sessions; each then begins again like a new one.
+
+        Args:
+            sessions: session keys; those without a recurrent state are ignored.
+        """
+        with self._lock:
+            self._memory.forget(sessions)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the recurrent state and the number of frames as plain data.
+        """Return recurrent states, also of sessions, and the number of frames as plain data.
 
         Raises:
             ValueError: the ids of entities are not plain data.
         """
-        return {"frames": self._frames, "memory": self._memory.get_state()}
+        with self._lock:
+            return {"frames": self._frames, "memory": self._memory.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state returned by `get_state`.
@@ -114,29 +144,45 @@ class RogueNetAgent:
         """
         if type(state.get("frames")) is not int or not isinstance(state.get("memory"), Mapping):
             raise ValueError("state: expected what get_state returned")
-        self._memory.set_state(state["memory"])
-        self._frames = state["frames"]
+        with self._lock:
+            self._memory.set_state(state["memory"])
+            self._frames = state["frames"]
 
-    def act_batch(self, observations: Sequence[Observation]) -> list[Act]:
+    def act_batch(
+        self, observations: Sequence[Observation], sessions: Sequence[SessionKey] | None = None
+    ) -> list[Act]:
         """Choose actions for the observations of several environments in one forward pass.
 
         Each environment has its own random number stream and recurrent state, by its index; those
         of the first one equal those of `act`. A call counts as one frame, like a call of `act`. If
         the number of environments changes, the recurrent state is reset.
 
+        With session keys, an agent with memory has a recurrent state and random number stream for
+        each session instead. A call may contain any sessions in any order; a new session begins
+        with an empty memory. Results do not depend on the other sessions, except by rounding. For
+        an agent without memory, session keys are only checked.
+
         Args:
             observations: one observation per environment.
+            sessions: distinct session keys, one per observation; None to identify environments by
+                their index.
 
         Raises:
-            InvalidObservation: an observation does not match the spaces.
+            InvalidObservation: an observation does not match the spaces; no state has changed.
+            ValueError: session keys are repeated, neither `str` nor `int`, or not one for each
+                observation.
+            RuntimeError: the agent has memory, there are no session keys, and the episodes began in
+                another thread.
         """
+        if sessions is not None:
+            check_sessions(sessions, len(observations))
         if not observations:
             return []
         obs, batch = self._batch(observations)
         player = AgentPlayer(self.agent, None if self.deterministic else self._seed)
-        with torch.inference_mode():
-            decisions = self._memory.act(player, observations, obs, batch, self._frames)
-        self._frames += 1
+        with self._lock, torch.inference_mode():
+            decisions = self._memory.act(player, observations, obs, batch, self._frames, sessions)
+            self._frames += 1
         probs: dict[ActionName, Probabilities] = {}
         for name, rows in decisions.chosen.items():
             distribution = decisions.distributions.get(name)
@@ -156,7 +202,10 @@ class RogueNetAgent:
         return list(map(Act, actions, decisions.values.tolist()))
 
     def explain(
-        self, observation: Observation, entities: Sequence[EntityID] | None = None
+        self,
+        observation: Observation,
+        entities: Sequence[EntityID] | None = None,
+        session: SessionKey | None = None,
     ) -> Explanation:
         """Explain an observation: probabilities, value, attention, and influence of entities.
 
@@ -167,6 +216,7 @@ class RogueNetAgent:
             entities: ids, or `(type, row)` for types without ids, of the entities to compute
                 the influence of; each costs a forward pass. By default all; of more than 32, the
                 32 that receive most attention, or the first ones if the network has no attention.
+            session: key of the observation's session; None for the first environment.
 
         Raises:
             InvalidObservation: the observation does not match the spaces, or has too many entities
@@ -175,126 +225,13 @@ class RogueNetAgent:
         """
         obs, batch = self._batch([observation])
         ids = observation.index_to_id(self.obs_space)
-        recall, batch = self._memory.recall(observation, obs, batch)
+        with self._lock:
+            recall, batch = self._memory.recall(observation, obs, batch, session)
         return explain(self.agent, batch, ids, self.action_space, entities, recall)
 
     def _batch(self, observations: Sequence[Observation]) -> tuple[VecObs, EntityBatch]:
         obs = batch_obs(observations, self.obs_space, self.action_space)
         return obs, EntityBatch.of(obs, device_of(self.agent))
-
-
-class AgentMemory:
-    """Recurrent state of an agent that receives one observation at a time.
-
-    Args:
-        agent: the network.
-    """
-
-    def __init__(self, agent: PPOAgent) -> None:
-        self._agent, self._types = agent, tracked_types(agent)
-        self._memory: PlayerMemory | None = None
-        self._tracker = IdentityTracker([], 0)
-        self._remembers = any(memory_specs(agent))
-
-    def reset(self) -> None:
-        """Reset the recurrent state."""
-        self._memory = None
-
-    def act(
-        self,
-        player: AgentPlayer,
-        observations: Sequence[Observation],
-        obs: VecObs,
-        batch: EntityBatch,
-        t: int,
-    ) -> Decisions:
-        """Choose actions with the recurrent state, and update it.
-
-        Args:
-            player: player of the agent.
-            observations: (n,), one observation per environment.
-            obs: the same observations in a batch.
-            batch: the same observations on the device.
-            t: number of earlier frames.
-        """
-        if not self._remembers:
-            return player.act(obs, batch, t)
-        if self._memory is None or len(self._memory.begun) != len(obs):
-            self._begin(len(obs))
-        memory = self._memory
-        assert memory is not None
-        memory.reward = obs.reward.astype(np.float32)
-        if self._types:
-            self._tracker.number(obs, observations)
-            batch = replace(batch, identity=obs.identity)
-        player.set_memory(memory)
-        decisions = player.act(obs, batch, t)
-        # The next observation after the last one of an episode begins a new episode.
-        self._tracker.begin(np.flatnonzero(obs.done).tolist())
-        memory.begun = memory.begun | obs.done
-        return decisions
-
-    def recall(
-        self, observation: Observation, obs: VecObs, batch: EntityBatch
-    ) -> tuple[FrameStates, EntityBatch]:
-        """Return the recurrent state for the next frame, and the frame with entity numbers.
-
-        Args:
-            observation: observation of the first environment.
-            obs: the same observation in a batch.
-            batch: the same observation on the device.
-        """
-        if not self._remembers:
-            return NO_FRAME_STATES, batch
-        if self._memory is None:
-            self._begin(1)
-        assert self._memory is not None
-        tracker, memory = copy.deepcopy(self._tracker), copy.copy(self._memory)
-        memory.reward = obs.reward.astype(np.float32)
-        if self._types:
-            tracker.number_one(obs, observation)
-            batch = replace(batch, identity=obs.identity)
-        return states_of_env(memory, 0), batch
-
-    def get_state(self) -> dict[str, Any]:
-        """Return recurrent states and the ids of numbered entities as plain data.
-
-        Raises:
-            ValueError: an id is not plain data.
-        """
-        if self._memory is None:
-            return {}
-        try:
-            ids = [
-                {name: to_plain([*numbers], f"ids[{name!r}]") for name, numbers in table.items()}
-                for table in self._tracker.tables
-            ]
-        except TypeError as error:
-            raise ValueError(f"get_state: {error}") from None
-        tensors = {name: x.cpu().numpy() for name, x in self._memory.state_dict().items()}
-        return {"ids": ids, "states": {name: _array_to_plain(x) for name, x in tensors.items()}}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state returned by `get_state`.
-
-        Raises:
-            ValueError: the state is invalid.
-        """
-        self._memory = None
-        if not state:
-            return
-        states = {n: torch.from_numpy(_array_from_plain(x)) for n, x in state["states"].items()}
-        self._begin(len(states["begun"]))
-        assert self._memory is not None
-        self._memory.load_state_dict(states)
-        for table, saved in zip(self._tracker.tables, state["ids"], strict=True):
-            for name, numbers in table.items():
-                numbers.update((one, i) for i, one in enumerate(from_plain(saved[name])))
-
-    def _begin(self, num_envs: int) -> None:
-        """Initialise the recurrent state of `num_envs` environments."""
-        self._memory = PlayerMemory(self._agent, num_envs)
-        self._tracker = IdentityTracker(self._types, num_envs)
 
 
 def load_agent(
@@ -359,15 +296,3 @@ def adapt_network(saved: SavedRun, spaces: Spaces) -> Wired:
     return Wired(
         saved.agent, spaces.obs_space, spaces.action_space, saved.obs_space, saved.action_space
     )
-
-
-def _array_to_plain(x: npt.NDArray[Any]) -> dict[str, Any]:
-    """Convert an array to plain data."""
-    return {"dtype": x.dtype.name, "shape": [*x.shape], "data": x.tobytes()}
-
-
-def _array_from_plain(packed: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Convert the result of `_array_to_plain` back to an array."""
-    if packed["dtype"] not in ("bool", "int64", "float32"):
-        raise ValueError(f"state: expected numbers, got {packed['dtype']!r}")
-    return np.frombuffer(packed["data"], packed["dtype"]).reshape(packed["shape"]).copy()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +48,18 @@ def _memory_links(
     return rows, link_rows(rows, sequence, time, begun, keys, spec.keep_absent)
 
 
+class StateRows(NamedTuple):
+    """Rows of a state table of one environment, in host memory.
+
+    Attributes:
+        keys: (4, C) int64, the fields of `RowKeys`.
+        states: (C, width) float32.
+    """
+
+    keys: IntArray
+    states: Float32Array
+
+
 @dataclass(frozen=True)
 class StateTable:
     """Immutable table of the recurrent states of one network in B environments.
@@ -61,16 +74,28 @@ class StateTable:
     keys: RowKeys = NO_KEYS
     states: Tensor | None = None
 
-    @staticmethod
-    def cat(tables: Sequence["StateTable"], num_envs: int) -> "StateTable":
-        """Concatenate tables of `num_envs` environments each; the k-th gets an offset of k B."""
-        row_keys = [
-            table.keys._replace(sequence=table.keys.sequence + k * num_envs)
-            for k, table in enumerate(tables)
+    def join(self, rows: Sequence[StateRows | None], device: torch.device) -> "StateTable":
+        """Return a table of the rows of several environments; None before the first frame."""
+        present = [(i, part) for i, part in enumerate(rows) if part is not None]
+        if not present:
+            return replace(self, keys=NO_KEYS, states=None)
+        keys = np.concatenate([part.keys for _, part in present], axis=1)
+        lengths = [len(part.states) for _, part in present]
+        keys[0] = np.repeat([i for i, _ in present], lengths)
+        states = torch.from_numpy(np.concatenate([part.states for _, part in present]))
+        return replace(self, keys=RowKeys._make(keys), states=states.to(device))
+
+    def split(self, num_envs: int) -> list[StateRows | None]:
+        """Return copies of the rows of each environment; None before the first frame."""
+        if self.states is None:
+            return [None] * num_envs
+        order = np.argsort(self.keys.sequence, kind="stable")
+        keys, states = np.stack(self.keys)[:, order], self.states.cpu().numpy()[order]
+        ends = np.searchsorted(keys[0], np.arange(num_envs + 1)).tolist()
+        return [
+            StateRows(keys[:, start:stop].copy(), states[start:stop].copy())
+            for start, stop in pairwise(ends)
         ]
-        joined_keys = RowKeys(*(np.concatenate(columns) for columns in zip(*row_keys, strict=True)))
-        states = [table.states for table in tables if table.states is not None]
-        return replace(tables[0], keys=joined_keys, states=torch.cat(states) if states else None)
 
     def past_of(
         self, batch: EntityBatch, environments: IntArray, begun: BoolArray, reward: Any

@@ -12,7 +12,6 @@ from enn_trainer.experience.memories import (
     NO_RECURRENCE,
     PlayerMemory,
     Recurrence,
-    StateTable,
     memory_specs,
 )
 from entity_env.arrays import IntArray
@@ -100,6 +99,7 @@ def replay_states(
     joined.begun = np.concatenate([one.begun for one in before])
     joined.reward = np.concatenate([one.reward for one in before])
     for name in ("policy", "values"):
-        if getattr(memory, name) is not None:
-            setattr(joined, name, StateTable.cat([getattr(one, name) for one in before], sides))
+        if (table := getattr(memory, name)) is not None:
+            rows = [part for one in before for part in getattr(one, name).split(sides)]
+            setattr(joined, name, table.join(rows, device))
     return FrameStates(joined, frames)

@@ -19,13 +19,15 @@ from enn_trainer.cli.work.side_agents import SideAgents
 from enn_trainer.evaluation.load_agent import RogueNetAgent
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.frame_limits import MAX_PAIRS
-from enn_trainer.experience.memories import sequences
+from enn_trainer.experience.memories import StateTable, sequences
 from enn_trainer.experience.players import AgentPlayer
 from entity_env import EntityEnvError, EnvList, ParallelEnvList, Ragged
 from entity_env.examples import Duel, Minefield
 from entity_env.serialization.messages import pack, unpack
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.config import MemoryConfig
+from rogue_net.memory import MemorySpec
+from rogue_net.past import RowKeys
 from tests.enn_trainer.experience.fog import FRAMES, MEMORY, SETTINGS, copy_until, run
 from tests.enn_trainer.experience.fog_world import Fog, Mist
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks
@@ -290,6 +292,18 @@ def test_each_side_has_a_separate_recurrent_state(tmp_path: Path) -> None:
     again = [sides(frame).value for frame in frames]
     fresh = [RogueNetAgent(network).act(frame).value for frame in frames]
     assert again == pytest.approx(fresh, rel=1e-4, abs=1e-5)
+
+
+def test_state_table_is_split_by_environment_and_joined_in_another_order() -> None:
+    columns = [[2, 0, 2], [1, 1, 1], [5, 6, 7], [0, 0, 1]]
+    keys, states = RowKeys._make(map(np.array, columns)), torch.arange(6.0).reshape(3, 2)
+    table = StateTable(MemorySpec(["Scout"], False, 2, False, 2), keys, states)
+    parts = table.split(3)
+    joined = table.join([parts[2], parts[1], None, parts[0]], torch.device("cpu"))
+    assert np.stack(joined.keys).tolist() == [[0, 0, 3], [1, 1, 1], [5, 7, 6], [0, 1, 0]]
+    assert joined.states is not None
+    assert joined.states.tolist() == [[0, 1], [4, 5], [2, 3]]
+    assert table.join([None], torch.device("cpu")).states is None
 
 
 class Forgetful(RogueNet):
