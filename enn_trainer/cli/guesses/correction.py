@@ -250,7 +250,7 @@ def _num_values(option: str, following: Sequence[str], command: _Command) -> int
         return min(len(following), int(command.options[option].nargs != 0))
     if option == "--" or (path is None and template is None):
         return 0
-    is_bool = path is not None and command.settings[path] is bool and word not in WITH_VALUE
+    is_bool = path is not None and command.settings.get(path) is bool and word not in WITH_VALUE
     if word in SWITCHES or is_bool:
         return int(after.lower() in ("true", "false"))
     if template == SETTINGS:
@@ -284,7 +284,7 @@ def _setting_words(option: str, path: str, value: str, command: _Command) -> lis
     value = _likely_env(value) if path == "env.id" else _in_digits(value)
     if not option:
         return [f"{path}={value}"]
-    return [option] if command.settings[path] is bool and value == "true" else [option, value]
+    return [option] if command.settings.get(path) is bool and value == "true" else [option, value]
 
 
 def _in_digits(value: str) -> str:

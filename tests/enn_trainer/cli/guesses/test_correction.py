@@ -3,6 +3,7 @@
 `command_lines.txt` has a command line, its outcome, and the text that the answer contains.
 """
 
+import functools
 import os
 import re
 import shlex
@@ -10,8 +11,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from enn_trainer.cli import COMMANDS, run
+from enn_trainer.cli import COMMANDS, _parser_of, run
+from enn_trainer.cli.guesses.correction import correct
 from enn_trainer.cli.guesses.words import (
     COMMANDS_OF_OTHER_LIBRARIES,
     OPTIONS_OF_OTHER_LIBRARIES,
@@ -248,3 +252,31 @@ def test_words_of_other_libraries_are_none_of_ours() -> None:
 )
 def test_setting_of_a_word_is_looked_up(word: str, path: str | None) -> None:
     assert setting_hint(word) == path
+
+
+_PARSERS = {name: functools.partial(_parser_of, name) for name in COMMANDS}
+_OPTIONS = {option for parser in _PARSERS.values() for option in parser()._option_string_actions}
+_OTHER_OPTIONS = {f"--{word}" for words in OPTIONS_OF_OTHER_LIBRARIES.values() for word in words}
+_OTHER_OPTIONS |= {f"--{word}" for word in SETTINGS_OF_OTHER_LIBRARIES}
+_COMMANDS = [*COMMANDS, *COMMANDS_OF_OTHER_LIBRARIES, *UNAVAILABLE, "trian"]
+_VALUES = ["Xor", "Xro", "runs", "runs/Xor-1", "a.py:A", "c.ron", "ppo", "1e-3", "100k", "true", ""]
+_VALUES += ["--", "-", "env.id=Xor", "optim.lr=1", "lr=1", "eval.interval=5", "x=y", "list", "{}"]
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(_COMMANDS),
+    st.lists(
+        st.sampled_from(sorted(_OPTIONS | _OTHER_OPTIONS))
+        | st.sampled_from(_VALUES)
+        | st.sampled_from(sorted(_OTHER_OPTIONS)).map("{}=5".format),
+        max_size=6,
+    ),
+)
+def test_every_line_can_be_corrected(command: str, words: list[str]) -> None:
+    """A failure would replace the error of the command by a traceback."""
+    text, mistakes = correct("enn", [command, *words], _PARSERS)
+    assert text
+    assert mistakes <= {"CHECKPOINT", "COMMAND", "ENV", "RUN"} | {
+        part for word in (command, *words) for part in (word, *re.split(r"[=:\s]+", word))
+    }
