@@ -10,8 +10,10 @@ from enn_trainer.cli.guesses.words import (
     ALGORITHMS,
     COMMANDS_OF_OTHER_LIBRARIES,
     OPTIONS_OF_OTHER_LIBRARIES,
+    SEARCH,
     SETTINGS,
     SWITCHES,
+    TUNE,
     UNAVAILABLE,
     WITH_VALUE,
 )
@@ -25,11 +27,11 @@ from entity_env.errors import nearest_name
 from entity_env.examples import ENV_REGISTRY
 from entity_env.named_world import likely_name
 
-_WITH_SETTINGS = {"train", "resume", "profile", "clone"}
-_OF_ENV = {"train", "profile", "check", "play", "envs"}
+_WITH_SETTINGS = {"train", "resume", "profile", "clone", "tune"}
+_OF_ENV = {"train", "tune", "profile", "check", "play", "envs"}
 _OF_RUN = {"eval", "watch", "serve", "resume", "plot", "inspect"}
 _CONFIG_FILES = {".ron", ".yaml", ".yml", ".toml", ".json"}
-_COMMAND_FOR_RUN = {"train": "resume", "check": "inspect", "envs": "inspect"}
+_COMMAND_FOR_RUN = {"train": "resume", "tune": "resume", "check": "inspect", "envs": "inspect"}
 """Command for a run instead of an environment; `watch` for the remaining commands."""
 
 
@@ -133,7 +135,7 @@ class Correction:
             self._words.append(word)
 
     def _correct_env(self, word: str) -> None:
-        path, is_training = path_of_run(word), self._command in ("train", "profile")
+        path, is_training = path_of_run(word), self._command in ("train", "tune", "profile")
         if _is_run(path):
             self._command = _COMMAND_FOR_RUN.get(self._command, "watch")
             self._replace(word, str(path))
@@ -247,6 +249,8 @@ class Correction:
                 value += f" {self._todo.pop(0)}"
             for setting, text in re.findall(r"(\w+)[:=](\S*)", value):
                 self._correct_assignment(setting, text)
+        elif template == TUNE:
+            self._command = self._command if self._is_script else "tune"
         elif template.startswith("for "):
             self._around = template.format(value if value.isdecimal() else 3)
         elif value in ("latest", "true") and "{}" in template:
@@ -311,12 +315,24 @@ class Correction:
             self._words.insert(0, next(filter(None, files), "TreasureHunt"))
         if self._is_first and self._command == "checkpoints":
             self._replace("COMMAND", "list", str(_newest_run(RUNS) or "RUN"))
+        if self._command == "tune":
+            self._complete_search()
         evals = [word for word in self._words if re.match(r"(--)?eval\.", word)]
         needs_length = self._command == "train" and evals
         if needs_length and not any(re.search(r"\.(steps|episodes)", word) for word in evals):
             shipped = configs_of_world(self._env)
             if not any("eval" in read_file(path) for path in shipped[:1]):
                 self._words += ["--eval.episodes", "32"]
+
+    def _complete_search(self) -> None:
+        """Add an environment, a range, evaluations, a metric and a number of trials."""
+        self.mistakes += ["ranges", "--metric", "--trials"]
+        if self._is_first:
+            self._words.insert(0, "TreasureHunt")
+        for start, words in SEARCH.items():
+            is_searched = start == "optim.lr=" and any("=" in w and " " in w for w in self._words)
+            if not is_searched and not any(word.startswith(start) for word in self._words):
+                self._words += words
 
     def _resume(self) -> None:
         """Replace `--resume` without a folder by a command that continues a run."""
