@@ -97,6 +97,7 @@ def tune_command(arguments: Sequence[str]) -> int:
     limits = {name: vars(options)[name] for name in _OF_LIMITS}
     limits["budget_s"] = limits.pop("budget")
     study, new_limits = open_search(to, plan, limits, options.anyway)
+    print(f"search in {to}; enn tune {to} continues it")
     status = search(study, new_limits, options.anyway)
     print(*lines(study), sep="\n")
     return status

@@ -30,7 +30,7 @@ def table(study: Study) -> list[dict[str, Any]]:
 
     The standard error is over seeds; columns of fresh seeds are those of the confirmation.
     """
-    confirmed, sign = _confirmed(study), study.plan.sign
+    confirmed, sign = confirmed_scores(study), study.plan.sign
     rows = []
     for trial in study.optuna.get_trials(deepcopy=False):
         runs, scores = study.runs(trial.number), study.scores(trial.number)
@@ -78,13 +78,13 @@ def importances(study: Study) -> dict[str, float]:
 def winner(study: Study) -> int | None:
     """Return the trial that is best on fresh seeds, or else in the search; None without one."""
     completed = [trial.number for trial in study.trials("COMPLETE")]
-    scores = _confirmed(study) or {n: Score.of(study.scores(n)) for n in completed}
+    scores = confirmed_scores(study) or {n: Score.of(study.scores(n)) for n in completed}
     return best_trials(scores, 1)[0] if scores else None
 
 
 def verdict(study: Study) -> str:
     """Return the result of the search in one line."""
-    number, confirmed = winner(study), _confirmed(study)
+    number, confirmed = winner(study), confirmed_scores(study)
     if number is None:
         return "no trial has completed"
     name = "the configuration as it is" if number == 0 else f"trial {number}"
@@ -207,7 +207,7 @@ def draw(study: Study, rows: list[dict[str, Any]]) -> None:
         replace_file(study.folder / name, picture.getvalue())
 
 
-def _confirmed(study: Study) -> dict[int, Score]:
+def confirmed_scores(study: Study) -> dict[int, Score]:
     """Return the scores of trials on fresh seeds, signed."""
     sign, scores = study.plan.sign, dict[int, Score]()
     for number, runs in study.confirmed().items():

@@ -332,7 +332,8 @@ class Correction:
         for start, words in SEARCH.items():
             is_searched = start == "optim.lr=" and any("=" in w and " " in w for w in self._words)
             if not is_searched and not any(word.startswith(start) for word in self._words):
-                self._words += words
+                place = len(self._words) if start.startswith("--") else 1
+                self._words[place:place] = words
 
     def _resume(self) -> None:
         """Replace `--resume` without a folder by a command that continues a run."""

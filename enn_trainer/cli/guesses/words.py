@@ -35,8 +35,8 @@ COMMANDS_OF_OTHER_LIBRARIES = {
 """Command with the meaning of a word of another library."""
 
 SEARCH = {
-    "optim.lr=": ["optim.lr=loguniform 1e-4 1e-2"],
     "eval.": ["eval.episodes=32"],
+    "optim.lr=": ["optim.lr=loguniform 1e-4 1e-2"],
     "--metric": ["--metric", "eval/episodic_reward.mean max"],
     "--trials": ["--trials", "20"],
 }
@@ -106,6 +106,7 @@ OPTIONS_OF_OTHER_LIBRARIES = {
     "profile": _NOTHING,
     "resume": _NOTHING,
     "train": _TRAIN_OPTIONS,
+    "tune": {**_NOTHING, "n_jobs": "--jobs {}", "n_trials": "--trials {}"},
     "watch": {**_PLAY_OPTIONS, "render": "", "save_video": ""},
 }
 """Options to type for words of other libraries, by command and word, with {} for the value."""

@@ -26,9 +26,9 @@ def test_a_search_approaches_the_maximum_of_a_parabola(tmp_path: Path) -> None:
 
 
 def test_a_search_is_a_function_of_its_plan(tmp_path: Path) -> None:
-    first, second = (toy_search(tmp_path / name, trials=13) for name in "ab")
+    first, second = (toy_search(tmp_path / name, trials=12) for name in "ab")
     assert content(first) == content(second)
-    other = toy_search(tmp_path / "c", toy_plan("seed=2"), trials=3)
+    other = toy_search(tmp_path / "c", toy_plan("seed=2"), trials=2)
     assert content(other)[1] != content(first)[1]
 
 

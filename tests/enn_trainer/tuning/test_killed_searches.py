@@ -26,7 +26,7 @@ plan, limits = toy_plan(seeds=2, prune="median"), {"trials": int(sys.argv[2]), "
 study, limits = open_search(Path(sys.argv[1]), plan, limits, program=STUB)
 sys.exit(search(study, limits, program=STUB, poll_s=0.01))
 """
-TRIALS = 8
+TRIALS = 12  # TPE draws from the tenth result on
 EVENTS = ("driver", "trial", "both", "stop")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 from enn_trainer import tune
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.tuning import search
-from enn_trainer.tuning.search import changes_since, open_search
+from enn_trainer.tuning.search import changes_since, open_search, versions_of
 from enn_trainer.tuning.study import PLAN
 from tests.enn_trainer.tuning.builders import METRIC, STUB, X, content, toy_plan, toy_search
 
@@ -107,6 +108,21 @@ def test_changed_code_and_packages_need_consent(tmp_path: Path) -> None:
         )
         == "code of garden.Garden"
     )
+
+
+def test_changed_code_of_an_environment_is_named(tmp_path: Path) -> None:
+    versions = []
+    for name, reward in (("one", "0.0"), ("two", "1.0")):
+        file = tmp_path / name / "garden.py"
+        file.parent.mkdir()
+        lines = [
+            "from entity_env.examples import Xor",
+            "class Garden(Xor):",
+            f"    bonus = {reward}",
+        ]
+        file.write_text("\n".join(lines))
+        versions.append(versions_of(toy_plan(f"env.id={file}:Garden").base))
+    assert re.fullmatch(r"code of \S*Garden", changes_since(*versions))
 
 
 def test_a_damaged_plan_is_reported(tmp_path: Path) -> None:
