@@ -13,6 +13,7 @@ EXCEPTIONS = {
     "*:play_by_hand": "published keyword arguments",
     "*:play_league": "published keyword arguments",
     "enn_trainer/run/trainer.py:train": "published keyword arguments",
+    "enn_trainer/tuning/search.py:tune": "published keyword arguments",
     "enn_trainer/viewer/played.py:replay": "published keyword arguments",
     "*:StateManager.__init__": "published keyword arguments",
     "*:ArrayEnvs": "published base of environments; saved runs store digests of its code",
@@ -40,8 +41,8 @@ LAYERS = {
 layer may import only layers below it."""
 
 LIMITS: dict[str, float] = {
-    "modules": 350,
-    "files in the largest folder": 29,
+    "modules": 359,
+    "files in the largest folder": 30,
     "longest file, lines": 629,
     "lines of a function: median, 95%": 27,
     "longest function, lines": 77,
@@ -77,8 +78,8 @@ FOLDERS = {
     "enn_trainer/callbacks": 1049,
     "enn_trainer/checkpoints": 2998,
     "enn_trainer/checkpoints/migrate": 984,
-    "enn_trainer/cli": 4157,
-    "enn_trainer/cli/guesses": 415,
+    "enn_trainer/cli": 4357,
+    "enn_trainer/cli/guesses": 434,
     "enn_trainer/cli/starters": 277,
     "enn_trainer/config": 2874,
     "enn_trainer/curriculum": 443,
@@ -88,6 +89,7 @@ FOLDERS = {
     "enn_trainer/runtime": 834,
     "enn_trainer/selfplay": 873,
     "enn_trainer/tracking": 956,
+    "enn_trainer/tuning": 1030,
     "enn_trainer/viewer": 2035,
     "entity_env": 2290,
     "entity_env/actions": 1030,

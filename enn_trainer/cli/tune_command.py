@@ -49,7 +49,7 @@ def parser() -> OneLineParser:
     parser.add_argument("words", nargs="*", metavar="FIELD=RANGE", help=words)
     parser.option("--config", "FILE", "a configuration file, or a shipped one", type=Path)
     parser.option("--ranges", "FILE", "a file with 'ranges: {FIELD: RANGE}'", type=Path)
-    parser.option("--metric", "TAG", "'TAG max' or 'TAG min': what is best")
+    parser.option("--metric", "TAG", "metric to search for: 'TAG max' or 'TAG min'")
     parser.option("--trials", "N", "number of trials", type=positive)
     parser.option(
         "--budget", "TIME", "time of training, such as 20m: then no trial begins", type=_s

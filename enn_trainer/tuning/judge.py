@@ -61,7 +61,7 @@ def is_pruned(step: int, curve: Curve, completed: Iterable[Curve]) -> bool:
 
     Args:
         step: step of the newest value of the run.
-        curve: its values so far, the best of which counts.
+        curve: its values so far; the best one counts.
         completed: values of completed runs; their newest ones at or before the step count, as steps
             of evaluations differ if the size of rollouts is searched.
     """

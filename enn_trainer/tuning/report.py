@@ -28,7 +28,7 @@ _FIELD = re.compile(r"( *)(\w+): ")
 def table(study: Study) -> list[dict[str, Any]]:
     """Return a row for each trial, by column; the scores are values of the metric.
 
-    The standard error is over seeds; columns of fresh seeds are those of the confirmation.
+    The standard error is over seeds; columns of fresh seeds are of the confirmation.
     """
     confirmed, sign = confirmed_scores(study), study.plan.sign
     rows = []

@@ -78,7 +78,7 @@ def tune(
         confirm: number of fresh seeds of the three best trials and of the configuration as it is.
         sampler: "tpe", "random" or "qmc".
         prune: "median" to end runs below the median early, or "none".
-        keep: trials whose checkpoints stay: "best" for three, "all" or "none".
+        keep: trials that keep their checkpoints: "best" for three, "all" or "none".
         anyway: continue a search although code of the environment or packages have changed, and
             take up trials that other hosts began.
 
@@ -152,13 +152,13 @@ def open_search(
                 f"{folder}: expected code and packages of the first trials, got others: {changed}; "
                 "--anyway continues"
             )
-        plan, new_limits = saved, changed_limits(before, **limits)
+        plan, new_limits = saved, changed_limits(before, limits)
         if new_limits != before:
             write_plan(folder, plan, new_limits, versions)
         return Study(folder, plan), new_limits
     if plan is None:
         raise ConfigError(f"DIR: expected the folder of a search, got {folder}")
-    new_limits = changed_limits(Limits(), **limits)
+    new_limits = changed_limits(Limits(), limits)
     check_plan(plan, new_limits)
     versions = versions_of(plan.base)
     check_metric(plan, program)

@@ -48,7 +48,7 @@ MOST_REFUSED = 50
 
 @dataclass(frozen=True)
 class Plan:
-    """What a search is: another plan is another search.
+    """Plan of a search; another plan is another search.
 
     Attributes:
         config: the configuration that trials change, as RON.
@@ -89,14 +89,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Limits:
-    """How far a search goes, which may change when it continues.
+    """Limits of a search, which may change when it continues.
 
     Attributes:
         trials: number of trials, without refused ones; None for no limit.
         budget_s: seconds of training in trials, per job, after which no trial begins.
         jobs: number of runs at the same time.
         confirm: number of fresh seeds of the best trials; 0 for none.
-        keep: trials whose checkpoints stay.
+        keep: trials that keep their checkpoints.
     """
 
     trials: int | None = None
@@ -167,7 +167,7 @@ class Study:
         """Return the records of the runs of a trial in the search, by seed."""
         attrs = self.optuna.get_trials(deepcopy=False)[number].user_attrs
         records = {key: value for key, value in attrs.items() if key.startswith("seed ")}
-        return {int(key.split()[1]): RunRecord(*value) for key, value in records.items()}
+        return {int(key.split()[1]): RunRecord._make(value) for key, value in records.items()}
 
     def scores(self, number: int) -> list[float]:
         """Return the scores of the seeds of a trial, signed, in the order of seeds."""
@@ -179,7 +179,7 @@ class Study:
         records: dict[int, dict[int, RunRecord]] = {}
         for key, value in self.optuna.user_attrs.items():
             number, seed = map(int, key.split()[1:])
-            records.setdefault(number, {})[seed] = RunRecord(*value)
+            records.setdefault(number, {})[seed] = RunRecord._make(value)
         return records
 
     def completed_curves(self) -> list[Curve]:
@@ -387,6 +387,6 @@ def read_plan(folder: Path) -> tuple[Plan, Limits, dict[str, Any]]:
         raise ConfigError(f"{folder / PLAN}: damaged, expected the plan of a search") from None
 
 
-def changed_limits(limits: Limits, **changes: Any) -> Limits:
+def changed_limits(limits: Limits, changes: Mapping[str, Any]) -> Limits:
     """Return limits with the changes that are not None."""
     return replace(limits, **{name: v for name, v in changes.items() if v is not None})

@@ -67,7 +67,7 @@ class TrialRun:
 
     Args:
         run_dir: folder of the run; the output goes to a file of this name with the suffix `.txt`.
-        arguments: settings and options of `enn train`, without those of the folder.
+        arguments: settings and options of `enn train`, without the folder.
         program: the program and its first arguments.
         poll_s: seconds between two looks at the metrics.
 
