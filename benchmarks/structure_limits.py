@@ -13,6 +13,7 @@ EXCEPTIONS = {
     "*:play_by_hand": "published keyword arguments",
     "*:play_league": "published keyword arguments",
     "enn_trainer/run/trainer.py:train": "published keyword arguments",
+    "enn_trainer/tuning/search.py:tune": "published keyword arguments",
     "enn_trainer/viewer/played.py:replay": "published keyword arguments",
     "*:StateManager.__init__": "published keyword arguments",
     "*:ArrayEnvs": "published base of environments; saved runs store digests of its code",
@@ -40,8 +41,8 @@ LAYERS = {
 layer may import only layers below it."""
 
 LIMITS: dict[str, float] = {
-    "modules": 364,
-    "files in the largest folder": 30,
+    "modules": 373,
+    "files in the largest folder": 31,
     "longest file, lines": 629,
     "lines of a function: median, 95%": 27,
     "longest function, lines": 77,
@@ -77,8 +78,8 @@ FOLDERS = {
     "enn_trainer/callbacks": 1049,
     "enn_trainer/checkpoints": 3081,
     "enn_trainer/checkpoints/migrate": 984,
-    "enn_trainer/cli": 3258,
-    "enn_trainer/cli/guesses": 380,
+    "enn_trainer/cli": 3374,
+    "enn_trainer/cli/guesses": 409,
     "enn_trainer/cli/starters": 323,
     "enn_trainer/cli/work": 1100,
     "enn_trainer/config": 2874,
@@ -89,6 +90,7 @@ FOLDERS = {
     "enn_trainer/runtime": 834,
     "enn_trainer/selfplay": 873,
     "enn_trainer/tracking": 956,
+    "enn_trainer/tuning": 1030,
     "enn_trainer/viewer": 2035,
     "entity_env": 2290,
     "entity_env/actions": 1030,

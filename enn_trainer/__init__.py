@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from enn_trainer.run.trainer import Trainer as Trainer
     from enn_trainer.run.trainer import train as train
     from enn_trainer.runtime.versions import __version__ as __version__
+    from enn_trainer.tuning.search import tune as tune
     from enn_trainer.viewer.played import replay as replay
     from rogue_net.config import RogueNetConfig as RogueNetConfig
     from rogue_net.config import ValueBinsConfig as ValueBinsConfig
@@ -84,6 +85,7 @@ export_lazily(
         "enn_trainer.run.tournament": "exploit play_league",
         "enn_trainer.run.trainer": "Trainer train",
         "enn_trainer.runtime.versions": "__version__",
+        "enn_trainer.tuning.search": "tune",
         "enn_trainer.viewer.played": "replay",
         "rogue_net.config": "RogueNetConfig ValueBinsConfig",
         "rogue_net.relpos": "RelposEncodingConfig TranslationConfig",

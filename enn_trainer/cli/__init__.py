@@ -59,6 +59,7 @@ _HELP = {
     "resume": "continue a run: enn resume runs/Xor-1 total_timesteps=2000000",
     "runs": "list runs: environment, steps, return, newest and best save, size: enn runs",
     "clone": "train an agent on recordings: enn clone mine.rec --checkpoint-dir runs/mine",
+    "tune": "search settings: enn tune Xor 'optim.lr=loguniform 1e-4 1e-2' --trials 40 ...",
     "check": "report the problems of an environment: enn check my_file.py:MyEnv",
     "watch": "show what an agent sees and does: enn watch runs/xor",
     "serve": "play with or in place of an agent in a browser: enn serve runs/duel",

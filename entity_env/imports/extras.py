@@ -25,6 +25,7 @@ EXTRAS = {
     "ray": ("ray",),
     "serve": ("websockets",),
     "tensorboard": ("tensorboard",),
+    "tune": ("optuna", "scipy"),
     "video": ("imageio", "imageio_ffmpeg", "PIL"),
     "wandb": ("wandb",),
 }

@@ -16,8 +16,10 @@ from enn_trainer.cli.guesses.words import (
     ALGORITHMS,
     COMMANDS_OF_OTHER_LIBRARIES,
     OPTIONS_OF_OTHER_LIBRARIES,
+    SEARCH,
     SETTINGS,
     SWITCHES,
+    TUNE,
     UNAVAILABLE,
     WITH_VALUE,
 )
@@ -32,16 +34,22 @@ from entity_env.examples import ENV_REGISTRY
 from entity_env.named_world import likely_name
 
 Parsers: TypeAlias = Mapping[str, Callable[[], ArgumentParser]]
-_WITH_SETTINGS = {"train", "resume", "profile", "clone"}
-_OF_ENV = {"train", "profile", "check", "play", "envs"}
+_WITH_SETTINGS = {"train", "resume", "profile", "clone", "tune"}
+_OF_ENV = {"train", "tune", "profile", "check", "play", "envs"}
 _OF_RUN = {"eval", "watch", "serve", "resume", "plot", "inspect"}
 _CONFIG_FILES = {".ron", ".yaml", ".yml", ".toml", ".json"}
-_COMMAND_FOR_RUN = {"train": "resume", "check": "inspect", "envs": "inspect"}
+_COMMAND_FOR_RUN = {
+    "train": "resume",
+    "tune": "resume",
+    "check": "inspect",
+    "envs": "inspect",
+}
 """Command for a run instead of an environment; `watch` for the remaining commands."""
 _ENV_OPTIONS = ("--env", "--env-id", "--env.id")
 _TEMPLATE = " {}"
 """Part of corrected words that are a line, with {} in place of the command."""
 _REQUIRED = {"CHECKPOINT", "COMMAND", "ENV", "RUN"}
+_REQUIRED_OF_SEARCH = {"ranges", "--metric", "--trials"}
 """Required arguments that are added to a line, as messages name them."""
 
 
@@ -86,6 +94,8 @@ def correct(program: str, typed: Sequence[str], parsers: Parsers) -> Correction:
     is_enn = program == "enn"
     name, words = _corrected_command(typed, [*parsers]) if is_enn else ("train", [*typed])
     mistakes = {typed[0]} - parsers.keys() if is_enn else set[str]()
+    if is_enn and name == "train" and (searches := [*filter(_is_search, words)]):
+        name, words = "tune", [word for word in words if word not in searches]
     if name in UNAVAILABLE:
         return Correction(_line_of_unavailable(name, words), mistakes)
     options = parsers[name]()._option_string_actions if name in parsers else {}
@@ -95,7 +105,7 @@ def correct(program: str, typed: Sequence[str], parsers: Parsers) -> Correction:
     # Its arguments: a name, as of an environment or a run, is neither an option nor an assignment.
     groups = _groups(words, command)
     names = [i for i, group in enumerate(groups) if _is_name(group[0], command)] if is_enn else []
-    if name in ("train", "profile"):
+    if name in ("train", "tune", "profile"):
         while names and groups[names[0]][0].lower() in ALGORITHMS:
             groups[names.pop(0)] = []
     for i, group in enumerate(groups):
@@ -111,6 +121,8 @@ def correct(program: str, typed: Sequence[str], parsers: Parsers) -> Correction:
         env = _env_of(words) or (groups[names[0]][0] if names else "")
         name, words = _with_run_to_resume(words, env)
         words += _length_of_evals(words, env)
+    if name == "tune":
+        words, mistakes = _with_search(words), mistakes | _REQUIRED_OF_SEARCH
 
     # The line, inside a loop or after a command that trains.
     around = next((word for word in words if _TEMPLATE in word), "{}")
@@ -123,6 +135,11 @@ def _differences(typed: Sequence[str], corrected: Sequence[str]) -> set[str]:
     """Return the typed words that a corrected line lacks, and the parts that it lacks."""
     old, new = ({*chain(*(re.split("[=:]+", w) for w in words))} for words in (typed, corrected))
     return ({*typed} - {*corrected} | (old - new)) - {""}
+
+
+def _is_search(word: str) -> bool:
+    is_option = word.startswith("-")
+    return is_option and OPTIONS_OF_OTHER_LIBRARIES["train"].get(word_of(word)) == TUNE
 
 
 def _is_name(word: str, command: _Command) -> bool:
@@ -164,7 +181,7 @@ def _line_of_unavailable(command: str, words: Sequence[str]) -> str:
 
 def _corrected_name(command: str, name: str) -> tuple[str, list[str]]:
     """Return the command for the first name of a line, and the words to type for the name."""
-    path, is_training = path_of_run(name), command in ("train", "profile")
+    path, is_training = path_of_run(name), command in ("train", "tune", "profile")
     if name == "list" and command in ("envs", "runs"):
         return command, []
     if command in _OF_RUN:
@@ -308,6 +325,8 @@ def _translated(name: str, value: str, command: _Command) -> list[str] | None:
     if template == SETTINGS:
         pairs = re.findall(r"(\w+)[:=](\S*)", value)
         return [*chain.from_iterable(_corrected_group([f"{k}={v}"], command) for k, v in pairs)]
+    if template == TUNE:  # of a program, which has no searches
+        return []
     if template.startswith("for "):
         return [template.format(value if value.isdecimal() else 3)]
     if value in ("latest", "true") and "{}" in template:
@@ -326,7 +345,23 @@ def _with_required(command: str, words: Sequence[str]) -> list[str]:
     if command in ("check", "play"):
         files = (likely_name(str(file), Path.cwd()) for file in Path().glob("*.py"))
         return [next(filter(None, files), "TreasureHunt"), *words]
+    if command == "tune":
+        return ["TreasureHunt", *words]
     return [*words, "list", newest] if command == "checkpoints" else [*words]
+
+
+def _with_search(words: Sequence[str]) -> list[str]:
+    """Add a range, evaluations, a metric and a number of trials to a search without them."""
+    has_range = any("=" in word and " " in word for word in words)
+    missing = [
+        added
+        for start, added in SEARCH.items()
+        if not any(word.startswith(start) for word in words)
+        and not (has_range and added[0].startswith("optim.lr="))
+    ]
+    options = [word for added in missing if added[0].startswith("--") for word in added]
+    assignments = [added[0] for added in missing if not added[0].startswith("--")]
+    return [*words[:1], *assignments, *words[1:], *options]
 
 
 def _with_run_to_resume(words: Sequence[str], env: str) -> tuple[str, list[str]]:

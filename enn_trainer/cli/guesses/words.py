@@ -18,12 +18,15 @@ COMMANDS_OF_OTHER_LIBRARIES = {
     "list": "envs",
     "logs": "plot",
     "ls": "runs",
+    "hyperopt": "tune",
     "new": "init",
+    "optimize": "tune",
     "record": "play",
     "render": "watch",
     "replay": "watch",
     "restore": "resume",
     "show": "inspect",
+    "sweep": "tune",
     "test": "eval",
     "validate": "check",
     "view": "watch",
@@ -31,23 +34,26 @@ COMMANDS_OF_OTHER_LIBRARIES = {
 }
 """Command with the meaning of a word of another library."""
 
-_LOOP = "for lr in 0.0003 0.001 0.003; do {} --lr $lr; done"
-_TRAIN_LOOP = _LOOP.replace("{}", "enn train {}")
+SEARCH = {
+    "optim.lr=": ["optim.lr=loguniform 1e-4 1e-2"],
+    "eval.": ["eval.episodes=32"],
+    "--metric": ["--metric", "eval/episodic_reward.mean max"],
+    "--trials": ["--trials", "20"],
+}
+"""Words of a search, by the beginning of a word that stands for them."""
+TUNE = "enn tune"
+"""Option of a command that trains, for a search."""
 _COPY = "tar -czf {name}.tar.gz {}"
 _LOAD = """python -i -c "from enn_trainer import load_agent; agent = load_agent('{}')\""""
 UNAVAILABLE = {
     "convert": ("agents are loaded in Python", _LOAD),
     "delete": ("a run is a folder", "rm -r {}"),
     "export": ("agents are loaded in Python", _LOAD),
-    "hyperopt": ("compare a few values in runs", _TRAIN_LOOP),
-    "optimize": ("compare a few values in runs", _TRAIN_LOOP),
     "publish": ("a run is a folder to copy", _COPY),
     "push": ("a run is a folder to copy", _COPY),
     "push_to_hub": ("a run is a folder to copy", _COPY),
     "rm": ("a run is a folder", "rm -r {}"),
-    "sweep": ("compare a few values in runs", _TRAIN_LOOP),
     "tensorboard": ("it is a program of its own", "tensorboard --logdir {}"),
-    "tune": ("compare a few values in runs", _TRAIN_LOOP),
     "upload": ("a run is a folder to copy", _COPY),
 }
 """Commands of other libraries without a counterpart: the nearest way, and a line for it."""
@@ -80,7 +86,7 @@ _TRAIN_OPTIONS = {
     "n": "--total-timesteps {}",
     "no_save_model": "--no-save",
     "params": SETTINGS,
-    "optimize": _LOOP.replace("{}", "{{}}"),
+    "optimize": TUNE,
     "resume_path": "--resume-from {}",
     "seeds": "for seed in $(seq {}); do {{}} --seed $seed; done",
 }
@@ -100,6 +106,7 @@ OPTIONS_OF_OTHER_LIBRARIES = {
     "profile": _NOTHING,
     "resume": _NOTHING,
     "train": _TRAIN_OPTIONS,
+    "tune": {**_NOTHING, "n_jobs": "--jobs {}", "n_trials": "--trials {}"},
     "watch": {**_PLAY_OPTIONS, "render": "", "save_video": ""},
 }
 """Options to type for words of other libraries, by command and word, with {} for the value."""

@@ -49,6 +49,9 @@ SMALLER = {
     "enn eval": ["--episodes", "4"],
     "enn league play": ["--games", "4"],
     "enn league exploit": ["--timesteps", "48", "--games", "4"],
+    "enn tune": ["--trials", "1"],
+    "enn tune Xor": [*SMALL, "eval.episodes=8", "--trials", "1", "--confirm", "0"],
+    "enn tune --show": [],
     "enn profile": [*SMALL, "--updates", "1"],
 }
 """Additional arguments that make an example fast."""

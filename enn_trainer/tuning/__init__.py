@@ -1,0 +1,1 @@
+"""Search of settings: ranges, trials that are ordinary runs, judging, and reports."""

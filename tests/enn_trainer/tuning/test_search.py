@@ -1,0 +1,150 @@
+"""Checks before a search, and changes since its first trials."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from enn_trainer import tune
+from enn_trainer.base.errors import ConfigError
+from enn_trainer.tuning import search
+from enn_trainer.tuning.search import changes_since, open_search, versions_of
+from enn_trainer.tuning.study import PLAN
+from tests.enn_trainer.tuning.builders import METRIC, STUB, X, content, toy_plan, toy_search
+
+pytest.importorskip("optuna", reason="the extra tune is not installed")
+
+
+def rejected(folder: Path, plan: object, trials: int | None = 3) -> str:
+    """Return the problem of a new search, which leaves no folder."""
+    with pytest.raises(ConfigError) as error:
+        open_search(folder, plan, {"trials": trials}, program=STUB)  # type: ignore[arg-type]
+    assert not folder.exists()
+    return str(error.value)
+
+
+def test_mistakes_are_reported_before_anything_is_trained(tmp_path: Path) -> None:
+    folder, plan = tmp_path / "s", toy_plan()
+    assert "optim.rl='uniform 0 1': no such field" in rejected(
+        folder, replace(plan, ranges={"optim.rl": "uniform 0 1"})
+    )
+    assert "includes 1.5: ppo.gamma" in rejected(
+        folder, replace(plan, ranges={"ppo.gamma": "uniform 0.9 1.5"})
+    )
+    assert "--trials, --budget: expected one" in rejected(folder, plan, None)
+    assert "ranges: expected FIELD=RANGE" in rejected(folder, replace(plan, ranges={}))
+    assert "seed: expected another setting" in rejected(
+        folder, replace(plan, ranges={"seed": "int 1 9"})
+    )
+    assert "expected a metric and max or min" in rejected(folder, replace(plan, metric="return"))
+    assert (
+        rejected(folder, replace(plan, metric="eval/episodic_rewrad.mean max"))
+        == "--metric: expected a metric of the run, got eval/episodic_rewrad.mean; the nearest is "
+        "eval/episodic_reward.mean"
+    )
+    without = toy_plan("eval=None")
+    assert "expected evaluations for eval/episodic_reward.mean, got none" in rejected(
+        folder, without
+    )
+    assert "env.id" in rejected(folder, toy_plan("env.id=Xro"))
+
+
+def test_an_extra_that_is_missing_is_named_with_its_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("entity_env.imports.extras.find_spec", lambda name: None)
+    problem = rejected(tmp_path / "s", toy_plan())
+    assert "expected the package optuna, which is not installed; pip install" in problem
+    assert "[tune]" in problem
+
+
+def test_a_run_that_fails_is_reported_before_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB", json.dumps({"fails": [-1]}))  # the run of one update
+    assert rejected(tmp_path / "s", toy_plan()) == "enn train: no space left on device"
+
+
+def test_another_search_in_the_folder_is_an_error_with_the_difference(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    toy_search(folder, trials=1)
+    for plan, difference in [
+        (toy_plan(ranges={"ppo.ent_coef": "uniform 0 4"}), "uniform 0 5 there, uniform 0 4 here"),
+        (toy_plan("env.id=MineSweeper"), "env.id: Xor there, MineSweeper here"),
+        (toy_plan("optim.lr=0.1"), "optim.lr: 0.001 there, 0.1 here"),
+        (toy_plan(seeds=2), "--seeds: 1 there, 2 here"),
+    ]:
+        with pytest.raises(ConfigError, match=difference):
+            open_search(folder, plan, {}, program=STUB)
+    open_search(folder, toy_plan("name=other"), {}, program=STUB)
+
+
+def test_limits_can_be_raised_and_stay_raised(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    toy_search(folder, trials=1)
+    assert len(toy_search(folder, trials=3).trials()) == 3
+    assert open_search(folder, None, {"trials": None}, program=STUB)[1].trials == 3
+
+
+def test_changed_code_and_packages_need_consent(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    study = toy_search(folder, trials=1)
+    saved = json.loads((folder / PLAN).read_text())
+    saved["versions"]["packages"]["numpy"] = "0.9"
+    (folder / PLAN).write_text(json.dumps(saved))
+    with pytest.raises(ConfigError, match=r"numpy 0.9 before, .* now; --anyway continues"):
+        open_search(folder, None, {}, program=STUB)
+    again, _ = open_search(folder, None, {}, anyway=True, program=STUB)
+    assert content(again) == content(study)
+    code = {"garden.Garden": "1111:2222"}
+    assert (
+        changes_since(
+            {"packages": {}, "code": code}, {"packages": {}, "code": {"garden.Garden": "3333:4444"}}
+        )
+        == "code of garden.Garden"
+    )
+
+
+def test_changed_code_of_an_environment_is_named(tmp_path: Path) -> None:
+    versions = []
+    for name, reward in (("one", "0.0"), ("two", "1.0")):
+        file = tmp_path / name / "garden.py"
+        file.parent.mkdir()
+        lines = [
+            "from entity_env.examples import Xor",
+            "class Garden(Xor):",
+            f"    bonus = {reward}",
+        ]
+        file.write_text("\n".join(lines))
+        versions.append(versions_of(toy_plan(f"env.id={file}:Garden").base))
+    assert re.fullmatch(r"code of \S*Garden", changes_since(*versions))
+
+
+def test_a_damaged_plan_is_reported(tmp_path: Path) -> None:
+    toy_search(tmp_path / "s", trials=1)
+    (tmp_path / "s" / PLAN).write_text("{}")
+    with pytest.raises(ConfigError, match=r"study.json: damaged, expected the plan of a search"):
+        open_search(tmp_path / "s", None, {}, program=STUB)
+
+
+def test_tune_returns_a_row_for_each_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "search", lambda study, limits, anyway: None)
+    monkeypatch.setattr(search, "check_metric", lambda plan, program: None)
+    rows = tune("xor", X, metric=METRIC, to=tmp_path / "s", settings={"eval.episodes": 8}, trials=2)
+    assert rows == []
+    plan = json.loads((tmp_path / "s" / PLAN).read_text())
+    assert plan["limits"]["trials"] == 2
+    assert 'id: "Xor"' in (tmp_path / "s/config.ron").read_text()
+
+
+def test_packages_import_no_optuna(tmp_path: Path) -> None:
+    code = (
+        "import sys, enn_trainer.cli.tune_command, enn_trainer.tuning.search;"
+        "sys.exit('optuna' in sys.modules or 'torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ, timeout=120)
