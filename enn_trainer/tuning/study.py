@@ -265,7 +265,10 @@ class Study:
         for trial in self.trials("RUNNING"):
             if anyway or trial.user_attrs["host"] == self.host:
                 with ExitStack() as claims:
-                    if claims.enter_context(self._claimed(trial.number)):
+                    is_claimed = claims.enter_context(self._claimed(trial.number))
+                    trials = self.optuna.get_trials(deepcopy=False)
+                    # It may have ended before its claim was released.
+                    if is_claimed and not trials[trial.number].state.is_finished():
                         stack.enter_context(claims.pop_all())
                         return trial.number
         return None
