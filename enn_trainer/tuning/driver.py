@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -87,7 +87,7 @@ class Driver:
         with ThreadPoolExecutor(self.limits.jobs) as pool:
             futures: list[Future[None]] = [pool.submit(task) for task in tasks]
             try:
-                while wait(futures, timeout=0.2, return_when=FIRST_EXCEPTION).not_done:
+                while wait(futures, timeout=0.2).not_done:
                     self._is_failed = any(f.done() and f.exception() for f in futures)
             except BaseException:  # a second signal
                 self._is_failed = True

@@ -77,19 +77,27 @@ def importances(study: Study) -> dict[str, float]:
 
 def winner(study: Study) -> int | None:
     """Return the trial that is best on fresh seeds, or else in the search; None without one."""
-    completed = [trial.number for trial in study.trials("COMPLETE")]
-    scores = confirmed_scores(study) or {n: Score.of(study.scores(n)) for n in completed}
+    scores = _deciding_scores(study)
     return best_trials(scores, 1)[0] if scores else None
+
+
+def _deciding_scores(study: Study) -> dict[int, Score]:
+    """Return the scores on fresh seeds, or in the search if some of the best have none yet."""
+    completed = [trial.number for trial in study.trials("COMPLETE")]
+    scores = {number: Score.of(study.scores(number)) for number in completed}
+    is_confirmed = {*best_trials(scores)} <= study.confirmed().keys()
+    return (is_confirmed and confirmed_scores(study)) or scores
 
 
 def verdict(study: Study) -> str:
     """Return the result of the search in one line."""
-    number, confirmed = winner(study), confirmed_scores(study)
+    number = winner(study)
     if number is None:
         return "no trial has completed"
     name = "the configuration as it is" if number == 0 else f"trial {number}"
     in_search = _as_text(study, Score.of(study.scores(number)))
-    if not confirmed:
+    confirmed, scores = confirmed_scores(study), _deciding_scores(study)
+    if scores != confirmed:
         return f"best in the search: {name} with {in_search}, which fresh seeds may not give"
     score, reference = confirmed[number], confirmed.get(0)
     seeds = f"{score.seeds} fresh seeds"

@@ -10,6 +10,7 @@ runs/tune/xor/
 import json
 import os
 import socket
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -264,7 +265,10 @@ class Study:
         for trial in self.trials("RUNNING"):
             if anyway or trial.user_attrs["host"] == self.host:
                 with ExitStack() as claims:
-                    if claims.enter_context(self._claimed(trial.number)):
+                    is_claimed = claims.enter_context(self._claimed(trial.number))
+                    trials = self.optuna.get_trials(deepcopy=False)
+                    # It may have ended before its claim was released.
+                    if is_claimed and not trials[trial.number].state.is_finished():
                         stack.enter_context(claims.pop_all())
                         return trial.number
         return None
@@ -285,7 +289,8 @@ class Study:
             params = self._reference() if number == 0 else self._drawn(number)
             overrides = overrides_of(self.plan.all_ranges, params) if number else []
             problem = problem_of(self.plan.config, overrides)
-            attrs = {"overrides": overrides, "host": self.host, "process": os.getpid()}
+            token = f"{os.getpid()} {time.time_ns()}"
+            attrs = {"overrides": overrides, "host": self.host, "token": token}
             spaces = self._distributions
             self.optuna.add_trial(
                 create_trial(
@@ -295,8 +300,9 @@ class Study:
                     user_attrs={**attrs, **({"refused": problem} if problem else {})},
                 )
             )
-            if not problem:
-                return number
+            if not problem:  # without locks, another host may have added a trial of this number
+                trials = self.optuna.get_trials(deepcopy=False)
+                return next(t.number for t in trials if t.user_attrs.get("token") == token)
         raise ConfigError(
             f"ranges: expected combinations that the configuration takes, got {MOST_REFUSED} "
             f"others in a row; the last one: {', '.join(overrides)}: {problem}"

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -180,7 +181,7 @@ class TrialRun:
     def _end(self, ending: Ending) -> Ending:
         """End the run by SIGTERM, after which it saves."""
         if self._is_running():
-            with suppress(OSError, ValueError, KeyError):  # it has ended meanwhile
+            with suppress(OSError, ValueError, KeyError):  # it has ended, or is on another host
                 os.kill(self._pid(), signal.SIGTERM)
         end_s = time.monotonic() + STOP_S
         while self._is_running() and time.monotonic() < end_s:
@@ -192,4 +193,6 @@ class TrialRun:
         if self._process is not None:
             return self._process.pid
         owner: Any = json.loads(read_plain_file(self.run_dir / LOCK, MAX_LOCK_BYTES))
+        if owner["host"] != socket.gethostname():
+            raise ValueError("the process is on another host")
         return int(owner["pid"])

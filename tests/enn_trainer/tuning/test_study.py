@@ -34,6 +34,18 @@ def test_a_trial_is_claimed_by_one_process_at_a_time(study: Study) -> None:
     assert [trial.state.name for trial in study.trials()] == ["RUNNING", "RUNNING"]
 
 
+def test_a_trial_that_ended_meanwhile_is_not_taken_up(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with study.next_trial(Limits(trials=1), False):
+        running = study.trials("RUNNING")
+        study.tell(0, "COMPLETE", 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "trials", lambda *states: running)  # as read before it ended
+        with study.next_trial(Limits(trials=1), False) as number:
+            assert number is None
+
+
 def test_values_are_reported_once_for_each_step(study: Study) -> None:
     with study.next_trial(Limits(trials=1), False):
         study.report(0, 100, 1.0)
