@@ -178,7 +178,7 @@ class DenseLayout:
         return torch.cat(by_frame, dim=1).flatten(0, 1)
 
     def rows(self, positions: Tensor) -> Tensor:
-        """Return the row of each position among the entities of its frame, (B, n) int64; 0 for -1."""
+        """Return the rows of positions among the entities of frames, (B, n) int64; 0 for -1."""
         counts = torch.stack([flags.sum(dim=1) for flags in self.is_type], dim=1)  # (B, types)
         padding = torch.stack([(~flags).sum(dim=1) for flags in self.is_type], dim=1)
         # Entities of a type follow the padding of all earlier types.
@@ -205,6 +205,7 @@ class DenseNet(nn.Module):
     Args:
         agent: a network, which is copied.
         without_ids: entity types without recurrent states, as their entities have no ids.
+        value_scale: factor of the values, for the units of unscaled rewards.
 
     Attributes:
         inputs: inputs by name, see `input_arrays`.
@@ -215,7 +216,10 @@ class DenseNet(nn.Module):
     """
 
     def __init__(
-        self, agent: RogueNet | RogueNetWithValueNet, without_ids: Sequence[str] = ()
+        self,
+        agent: RogueNet | RogueNetWithValueNet,
+        without_ids: Sequence[str] = (),
+        value_scale: float = 1.0,
     ) -> None:
         super().__init__()
         for net in networks(agent).values():
@@ -231,7 +235,7 @@ class DenseNet(nn.Module):
                 if isinstance(child, InputNorm):
                     setattr(module, name, FixedNorm(child, next(agent.parameters()).dtype))
         self.agent = agent
-        self.without_ids = without_ids
+        self.without_ids, self.value_scale = without_ids, value_scale
         self.inputs = input_arrays(agent, without_ids)
         self.outputs = output_arrays(agent, without_ids)
 
@@ -245,7 +249,9 @@ class DenseNet(nn.Module):
             outputs |= memory
             if "value" in net.regression_sizes:
                 pooled = masked_mean(x, layout.is_entity)
-                outputs["value"] = net.values_of_means(pooled)["value"].squeeze(1)
+                outputs["value"] = (
+                    net.values_of_means(pooled)["value"].squeeze(1) * self.value_scale
+                )
         return {name: outputs[name] for name in self.outputs}
 
     def _trunk(self, prefix: str, net: RogueNet, inputs: Arrays) -> _Trunk:

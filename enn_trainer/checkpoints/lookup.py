@@ -27,6 +27,7 @@ from enn_trainer.checkpoints.format import (
     unless_replaced,
     verify,
 )
+from enn_trainer.checkpoints.model_file import read_model_file
 from enn_trainer.checkpoints.retention import best_of
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state import make_policy
@@ -198,7 +199,7 @@ class SavedRun(NamedTuple):
     """Network of a checkpoint, with the configuration and spaces of its run.
 
     Attributes:
-        path: directory of the checkpoint.
+        path: directory of the checkpoint, or a `model.safetensors`.
         config: configuration of the run.
         step: number of frames that the network was trained for.
         agent: the network, in evaluation mode.
@@ -229,7 +230,8 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None, with_pool: bool = 
     """Read the network of a checkpoint, without the optimizer state.
 
     Args:
-        path: as for `lookup.find`; or SAVE@opponent:NAME for a league member.
+        path: as for `lookup.find`; or SAVE@opponent:NAME for a league member; or a
+            `model.safetensors` of `enn export`.
         agent: a custom network, which the weights are loaded into; None for a `RogueNet`.
         with_pool: True to read the opponent pool too, as the checkpoint may be deleted later.
 
@@ -237,6 +239,8 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None, with_pool: bool = 
         CheckpointError: there is no valid checkpoint, its weights are not finite, or the member
             does not exist or is no network.
     """
+    if path.suffix == ".safetensors" and path.is_file():
+        return _run_of_file(path, agent)
     if (named := split_member(path)) is None:
         saved = find(path)
         run = _agent_of(saved, agent)
@@ -248,13 +252,33 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None, with_pool: bool = 
 
 def _agent_of(saved: Checkpoint, agent: PPOAgent | None) -> SavedRun:
     state, config = read_state(saved), read_config(saved)
-    obs_space, action_space = state["obs_space"], state["action_space"]
-    where, weights = str(saved.path), read_tensors(saved, WEIGHTS)
+    spaces = Spaces(state["obs_space"], state["action_space"])
+    network = _loaded(str(saved.path), config, spaces, read_tensors(saved, WEIGHTS), agent)
+    return SavedRun(saved.path, config, saved.step, network, spaces[0], dict(spaces[1]))
+
+
+def _run_of_file(path: Path, agent: PPOAgent | None) -> SavedRun:
+    model = read_model_file(path)
+    network = _loaded(str(path), model.config, model.spaces, model.weights, agent)
+    obs_space, action_space = model.spaces
+    return SavedRun(
+        path, model.config, model.step, network, obs_space, dict(action_space), model.run
+    )
+
+
+def _loaded(
+    where: str,
+    config: TrainConfig,
+    spaces: Spaces,
+    weights: Mapping[str, Tensor],
+    agent: PPOAgent | None,
+) -> Any:
+    """Load weights into a custom network, or else into the network of a configuration."""
     network: Any = agent
     if network is None:
-        network = fitting_network(where, config, Spaces(obs_space, action_space), weights)
+        network = fitting_network(where, config, spaces, weights)
     load_weights(where, network, weights)
-    return SavedRun(saved.path, config, saved.step, network.eval(), obs_space, action_space)
+    return network.eval()
 
 
 def split_member(path: Path) -> tuple[Path, str] | None:

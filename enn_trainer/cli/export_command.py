@@ -1,0 +1,114 @@
+"""The command `enn export`."""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from enn_trainer.base.errors import ConfigError
+from enn_trainer.checkpoints.lookup import SavedRun, find, read_saved_run
+from enn_trainer.checkpoints.model_file import read_model_file
+from enn_trainer.checkpoints.state_files import read_reward_scaling
+from enn_trainer.cli.arguments import OneLineParser, positive
+from enn_trainer.cli.load_world import parse_kwargs, trusted_envs
+from enn_trainer.cli.trust import check_trusted, line_with_trust
+from enn_trainer.config.eval_config import EvalEnvConfig, with_env
+from enn_trainer.experience.envs import sides_of
+from enn_trainer.export.export import check_folder, export_agent
+from enn_trainer.export.frames import NUM_FRAMES
+from enn_trainer.export.onnx_file import OPSET
+from enn_trainer.runtime.start_folder import paths_from
+from enn_trainer.runtime.trust import names_code
+from entity_env.errors import EntityEnvError
+from entity_env.spaces import Spaces
+from entity_env.vec.vec_env import VecEnv
+from rogue_net.space_diff import diff_spaces
+
+_EPILOG = """\
+The folder gets model.onnx, for any number of entities, model.safetensors for load_agent,
+interface.json, play.py and example.npz. The outputs of onnxruntime are compared with those of
+PyTorch in 200 frames of the environment, or in random frames without one; nothing is written if
+they differ.
+
+examples:
+  enn export runs/Minefield-1 --to out
+  enn export runs/duel@best --to out
+  enn export runs/orchard --to out --env orchard.py:Orchard"""
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn export`."""
+    description = "Write an agent for onnxruntime, with its weights and interface."
+    parser = OneLineParser(prog="enn export", description=description, epilog=_EPILOG)
+    parser.run("checkpoint", "RUN", "a checkpoint, a run's folder, or a model.safetensors")
+    folder = "folder to write; an export is replaced"
+    parser.option("--to", "DIR", folder, type=Path, required=True)
+    version = f"version of the ONNX operators (default: {OPSET})"
+    parser.option("--opset", "N", version, type=positive, default=OPSET)
+    parser.env_options("environment of the frames", "arguments of the environment")
+    parser.flag("--trust", "use the environment that the checkpoint names")
+    return parser
+
+
+def export_command(arguments: Sequence[str]) -> int:
+    """Run `enn export`: write an agent for onnxruntime.
+
+    Raises:
+        ConfigError, CheckpointError: a mistake in the arguments, there is no valid checkpoint, or
+            the agent cannot be exported.
+    """
+    options = parser().parse_args(arguments)
+    options.line = line_with_trust("enn export", arguments)
+    check_folder(options.to)
+    with paths_from(Path.cwd()):
+        saved = read_saved_run(options.checkpoint)
+        is_file = saved.path.is_file()
+        model = read_model_file(saved.path) if is_file else None
+        scaling = read_reward_scaling(find(saved.path)) if model is None else model.reward_scaling
+        create_envs, frames = _environments(saved, options)
+        result = export_agent(saved, scaling, options.to, create_envs, options.opset)
+    size = sum(result.files.values()) / 1e3
+    print(f"{result.folder}: {', '.join(result.files)}, {size:,.0f} kB, step {saved.step}")
+    if result.difference is None:
+        print("a custom network: only its weights are exported")
+    else:
+        print(f"onnxruntime equals PyTorch within {result.difference:.1g} in {frames}")
+        print(f"next: pip install onnxruntime numpy && python {result.folder / 'play.py'}")
+    return 0
+
+
+def _environments(
+    saved: SavedRun, options: argparse.Namespace
+) -> tuple[Callable[[int], VecEnv] | None, str]:
+    """Return a factory of environments for frames, or None; and the name of the frames.
+
+    Frames are random if the checkpoint names code that the user does not, or another version of the
+    environment.
+    """
+    kwargs = json.dumps(parse_kwargs(options.env_kwargs, "--env-kwargs"))
+    env = with_env(replace(saved.config.env, vary={}), EvalEnvConfig(kwargs, options.env))
+    is_typed = options.env is not None or options.trust
+    if not is_typed and names_code(env.id):
+        return None, f"{NUM_FRAMES} random frames; --env names the environment"
+    trust = check_trusted(saved, replace(saved.config, env=env), options)
+    make = partial(trusted_envs(trust), env)
+    try:
+        sides = sides_of(make, 1)
+        with closing(make(sides, 1, 0)) as envs:
+            spaces = Spaces.of(envs)
+    except (ConfigError, EntityEnvError):
+        if is_typed:
+            raise
+        return None, f"{NUM_FRAMES} random frames, as its environment cannot be created"
+    diff = diff_spaces(saved.spaces, spaces)
+    if differences := [*diff.changed, *diff.reordered, *diff.reordered_labels]:
+        if is_typed:
+            raise ConfigError(
+                f"--env: {env.id} is not the environment of the agent: {'; '.join(differences)}; "
+                "for a changed environment, upgrade the checkpoint first: enn checkpoints evolve"
+            )
+        return None, f"{NUM_FRAMES} random frames, as {env.id} has changed"
+    return lambda n: make(n + -n % sides, 1, 0), f"{NUM_FRAMES} frames of {env.id}"
