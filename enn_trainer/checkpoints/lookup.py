@@ -27,7 +27,7 @@ from enn_trainer.checkpoints.format import (
     unless_replaced,
     verify,
 )
-from enn_trainer.checkpoints.model_file import read_model_file
+from enn_trainer.checkpoints.model_file import ModelFile, read_model_file
 from enn_trainer.checkpoints.retention import best_of
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state import make_policy
@@ -35,6 +35,7 @@ from enn_trainer.checkpoints.state_files import (
     read_config,
     read_lessons,
     read_members,
+    read_reward_scaling,
     read_rounds,
     read_spaces,
     read_state,
@@ -255,6 +256,28 @@ def _agent_of(saved: Checkpoint, agent: PPOAgent | None) -> SavedRun:
     spaces = Spaces(state["obs_space"], state["action_space"])
     network = _loaded(str(saved.path), config, spaces, read_tensors(saved, WEIGHTS), agent)
     return SavedRun(saved.path, config, saved.step, network, spaces[0], dict(spaces[1]))
+
+
+def read_model(path: Path) -> tuple[Path, ModelFile]:
+    """Read the weights of a checkpoint, also of a custom network, with configuration and spaces.
+
+    Args:
+        path: as for `lookup.find`; or a `model.safetensors` of `enn export`.
+
+    Returns:
+        The checkpoint or file; and its content.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint.
+    """
+    if path.suffix == ".safetensors" and path.is_file():
+        return path, read_model_file(path)
+    saved = find(path)
+    state = read_state(saved)
+    spaces = Spaces(state["obs_space"], state["action_space"])
+    run = state.get("run_name") or saved.path.absolute().parent.name
+    weights, scaling = read_tensors(saved, WEIGHTS), read_reward_scaling(saved)
+    return saved.path, ModelFile(read_config(saved), spaces, saved.step, run, weights, scaling)
 
 
 def _run_of_file(path: Path, agent: PPOAgent | None) -> SavedRun:

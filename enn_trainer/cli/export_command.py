@@ -9,15 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from enn_trainer.base.errors import ConfigError
-from enn_trainer.checkpoints.lookup import SavedRun, find, read_saved_run
-from enn_trainer.checkpoints.model_file import read_model_file
-from enn_trainer.checkpoints.state_files import read_reward_scaling
+from enn_trainer.checkpoints.lookup import SavedRun, read_model, read_saved_run
+from enn_trainer.checkpoints.weights import names_of_custom
 from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.cli.load_world import parse_kwargs, trusted_envs
 from enn_trainer.cli.trust import check_trusted, line_with_trust
 from enn_trainer.config.eval_config import EvalEnvConfig, with_env
 from enn_trainer.experience.envs import sides_of
-from enn_trainer.export.export import check_folder, export_agent
+from enn_trainer.export.export import check_folder, export_model
 from enn_trainer.export.frames import NUM_FRAMES
 from enn_trainer.export.onnx_file import OPSET
 from enn_trainer.runtime.start_folder import paths_from
@@ -64,15 +63,17 @@ def export_command(arguments: Sequence[str]) -> int:
     options.line = line_with_trust("enn export", arguments)
     check_folder(options.to)
     with paths_from(Path.cwd()):
-        saved = read_saved_run(options.checkpoint)
-        is_file = saved.path.is_file()
-        model = read_model_file(saved.path) if is_file else None
-        scaling = read_reward_scaling(find(saved.path)) if model is None else model.reward_scaling
-        create_envs, frames = _environments(saved, options)
-        result = export_agent(saved, scaling, options.to, create_envs, options.opset)
+        where, model = read_model(options.checkpoint)
+        is_custom = bool(names_of_custom(model.weights))
+        if is_custom:
+            result = export_model(model, None, options.to)
+        else:
+            saved = read_saved_run(where)
+            create_envs, frames = _environments(saved, options)
+            result = export_model(model, saved.agent, options.to, create_envs, options.opset)
     size = sum(result.files.values()) / 1e3
-    print(f"{result.folder}: {', '.join(result.files)}, {size:,.0f} kB, step {saved.step}")
-    if result.difference is None:
+    print(f"{result.folder}: {', '.join(result.files)}, {size:,.0f} kB, step {model.step}")
+    if is_custom:
         print("a custom network: only its weights are exported")
     else:
         print(f"onnxruntime equals PyTorch within {result.difference:.1g} in {frames}")

@@ -24,7 +24,6 @@ from enn_trainer.base.errors import ConfigError
 from enn_trainer.base.policy import rogue_nets
 from enn_trainer.base.state_part import StateDict
 from enn_trainer.checkpoints import disk
-from enn_trainer.checkpoints.lookup import SavedRun
 from enn_trainer.checkpoints.model_file import ModelFile
 from enn_trainer.config.load import dump_config
 from enn_trainer.export.check import check_onnx, run_onnx
@@ -60,9 +59,9 @@ class Exported(NamedTuple):
     difference: float | None
 
 
-def export_agent(
-    saved: SavedRun,
-    reward_scaling: StateDict,
+def export_model(
+    model: ModelFile,
+    agent: Any,
     folder: Path,
     create_envs: Callable[[int], VecEnv] | None = None,
     opset: int = OPSET,
@@ -70,8 +69,9 @@ def export_agent(
     """Export an agent to a folder, which replaces an earlier export as a whole.
 
     Args:
-        saved: the agent; of a custom network only the weights are written.
-        reward_scaling: saved state of `RewardScaling`; empty if the run scales no rewards.
+        model: the weights, configuration and spaces.
+        agent: the network with these weights; None for a custom network, of which only the weights
+            are exported.
         folder: the folder; its parent must exist.
         create_envs: creates a number of environments for the frames to check with; None to use
             random frames.
@@ -83,42 +83,36 @@ def export_agent(
         CheckpointError: a file cannot be written.
     """
     check_folder(folder)
-    weights: Mapping[str, torch.Tensor] = saved.agent.state_dict()
-    run = saved.run_name or saved.path.absolute().parent.name
-    model = ModelFile(saved.config, saved.spaces, saved.step, run, weights, reward_scaling)
     files, difference = {WEIGHTS: model.content()}, None
-    if rogue_nets(saved.agent):
-        check_exporter()
-        more, difference = _graph_files(saved, run, _scale_of(reward_scaling), create_envs, opset)
-        files |= more
+    if agent is None:
+        files[INTERFACE] = _json_bytes(about(model))
     else:
-        files[INTERFACE] = _json_bytes(about(saved, run))
+        check_exporter()
+        more, difference = _graph_files(model, agent, create_envs, opset)
+        files |= more
     write_folder(folder, files)
     return Exported(folder, {name: len(data) for name, data in files.items()}, difference)
 
 
 def _graph_files(
-    saved: SavedRun,
-    run: str,
-    value_scale: float,
+    model: ModelFile,
+    agent: Any,
     create_envs: Callable[[int], VecEnv] | None,
     opset: int,
 ) -> tuple[dict[str, bytes], float]:
     """Return the files of a network except its weights, and its largest difference."""
     # Frames; types of entities without ids have no recurrent states.
-    types = sorted(
-        {name for net in rogue_nets(saved.agent) if net.memory for name in net.memory.types}
-    )
-    random = random_frames(saved.spaces)
+    types = sorted({name for net in rogue_nets(agent) if net.memory for name in net.memory.types})
+    random = random_frames(model.spaces)
     frames, without_ids = random, list[str]()
     if create_envs is not None:
         frames = frames_of_env(create_envs, types)
         numbers = frames.identity
         without_ids = [n for n in types if n not in numbers or not len(numbers[n].values)]
     try:
-        net = DenseNet(saved.agent, without_ids, value_scale).eval()
+        net = DenseNet(agent, without_ids, _scale_of(model.reward_scaling)).eval()
         example = _example(net, random)
-        interface = about(saved, run) | about_arrays(net, opset)
+        interface = about(model) | about_arrays(net, opset)
         content = onnx_bytes(net, example, {"interface": json.dumps(interface)}, opset)
     except NotImplementedError as error:
         raise ConfigError(
@@ -128,7 +122,7 @@ def _graph_files(
         raise ConfigError(f"export: {error}") from None
 
     # The check, and the answer to some frames.
-    difference = check_onnx(content, net, saved.agent, frames)
+    difference = check_onnx(content, net, agent, frames)
     few = frames.take(np.arange(min(_EXAMPLE_FRAMES, frames.num_frames)))
     inputs = _inputs(net, few)
     outputs = run_onnx(content, inputs)
@@ -166,16 +160,16 @@ def _scale_of(reward_scaling: StateDict) -> float:
     return float(scaling.deviation())
 
 
-def about(saved: SavedRun, run: str) -> dict[str, Any]:
+def about(model: ModelFile) -> dict[str, Any]:
     """Return the origin and the spaces of an agent as plain data."""
-    spaces, env = saved.spaces, saved.config.env
+    spaces, env = model.spaces, model.config.env
     is_nameable = not is_passed_from_python(env.id)
     return {
         "format": FORMAT,
         "version": 1,
-        "run": run,
-        "step": saved.step,
-        "config_sha256": hashlib.sha256(dump_config(saved.config).encode()).hexdigest(),
+        "run": model.run,
+        "step": model.step,
+        "config_sha256": hashlib.sha256(dump_config(model.config).encode()).hexdigest(),
         "environment": {"id": env.id, "kwargs": json.loads(env.kwargs)} if is_nameable else None,
         "entities": {name: _columns(one) for name, one in spaces.obs_space.entities.items()},
         "global": _columns(spaces.obs_space.global_entity),

@@ -14,6 +14,8 @@ from rogue_net.dense import Arrays, ArraySpec, DenseNet
 
 OPSET = 18
 """Version of the operators, of onnxruntime 1.14 and later."""
+IR_VERSION = 8
+"""Version of the file format that onnxruntime 1.14 reads."""
 LEAST_TORCH = (2, 9)
 
 
@@ -49,7 +51,7 @@ def onnx_bytes(
             verbose=False,
         )
     model = program.model_proto
-    _check_operators(model, opset, onnx)
+    check_operators(model, opset)
     _strip(model)
     for values, specs in (model.graph.input, net.inputs), (model.graph.output, net.outputs):
         assert [value.name for value in values] == [*specs]
@@ -83,8 +85,10 @@ def _any_size(spec: ArraySpec) -> dict[int, Any]:
     return {axis: dynamic for axis, dim in enumerate(spec.dims) if isinstance(dim, str)}
 
 
-def _check_operators(model: Any, opset: int, onnx: Any) -> None:
+def check_operators(model: Any, opset: int) -> None:
     """Raise ConfigError if a version of the operators lacks one that the graph needs."""
+    import onnx
+
     versions = {entry.domain: entry.version for entry in model.opset_import}
     needed = {node.op_type: versions[""] for node in model.graph.node}
     for name in sorted(needed):
@@ -106,6 +110,7 @@ def _strip(model: Any) -> None:
         del part.metadata_props[:]
         part.doc_string = ""
     graph.name = "enn-trainer"
+    model.ir_version = IR_VERSION
 
 
 @contextmanager
