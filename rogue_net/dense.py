@@ -501,14 +501,16 @@ def _context(
     relpos: RelposEncoding | None, rows: Arrays, layout: DenseLayout, visible: Tensor
 ) -> PaddedContext:
     """Return the context of the blocks; `visible` is (B * N,) bool, `rows` are numeric inputs."""
-    is_entity, shape = layout.is_entity, (layout.num_frames, sum(layout.sizes))
+    is_entity, num_frames, num_rows = layout.is_entity, layout.num_frames, sum(layout.sizes)
     # An empty frame attends to its padding, as the softmax over an empty set would be NaN.
-    bucket = Bucket(0, *shape, is_entity | ~is_entity.any(dim=1, keepdim=True))
+    bucket = Bucket(0, num_frames, num_rows, is_entity | ~is_entity.any(dim=1, keepdim=True))
     vectors: Any = None
     pairs: list[Any] | None = None
     if relpos is not None:
         padded: Any = layout
-        places = [x.reshape(*shape, *x.shape[1:]) for x in relpos.places(rows, padded)]
+        places = [
+            x.reshape(num_frames, num_rows, *x.shape[1:]) for x in relpos.places(rows, padded)
+        ]
         query, target = ([x.unsqueeze(axis) for x in places] for axis in (2, 1))
         keys, values = relpos.rows_of_pairs(
             query, target, partial(_table_rows, dtype=relpos.keys.dtype)
@@ -622,16 +624,16 @@ def dense_inputs(
         action = batch.actions[name]
         actors = action.actors
         inputs[f"actors/{name}"] = _padded(actors, -1)
-        shape = inputs[f"actors/{name}"].shape
+        longest = inputs[f"actors/{name}"].shape[1]
         if action.bounds is not None:
             low, high = _padded(action.bounds, 0).unbind(dim=2)
             inputs |= {f"low/{name}": low, f"high/{name}": high}
         elif action.actees is None:
-            inputs[f"mask/{name}"] = _padded_mask(action, len(space.labels), *shape)
+            inputs[f"mask/{name}"] = _padded_mask(action, len(space.labels), longest)
         else:
             inputs[f"actees/{name}"] = _padded(action.actees, -1)
             actees = inputs[f"actees/{name}"].shape[1]
-            inputs[f"mask/{name}"] = _padded_mask(action, actees, *shape)
+            inputs[f"mask/{name}"] = _padded_mask(action, actees, longest)
         drawn = torch.zeros(len(actors.values), *space.choice_columns)
         drawn = drawn if uniforms is None else uniforms[name].view_as(drawn)
         inputs[f"uniforms/{name}"] = _padded(RaggedTensor(drawn, actors.lengths), 0)
@@ -647,10 +649,11 @@ def _padded(rows: RaggedTensor, fill: float) -> Tensor:
     return padded
 
 
-def _padded_mask(action: ActionBatch, choices: int, num_frames: int, actors: int) -> Tensor:
+def _padded_mask(action: ActionBatch, choices: int, longest: int) -> Tensor:
     """Pad the mask of an action, (B, A, choices) or (B, A, labels, choices) bool."""
     labels = 1 if action.after is None else action.after.labels
-    padded = torch.zeros(num_frames, actors, labels, choices, dtype=torch.bool)
+    num_frames = len(action.actors.lengths)
+    padded = torch.zeros(num_frames, longest, labels, choices, dtype=torch.bool)
     counts = action.actors.lengths.tolist()
     widths = [choices] * num_frames if action.actees is None else action.actees.lengths.tolist()
     flat = None if action.mask is None else action.mask.values.flatten()

@@ -1,6 +1,7 @@
-"""Service of an exported agent, with recurrent states by session and id: python service.py out 8000
+"""Service of an exported agent, with recurrent states by session and id.
 
-POST {"session": ..., "arrays": {...}, "ids": {...}} for outputs, {"session": ..., "end": true}.
+Start it by python service.py out 8000. POST {"session": ..., "arrays": {...}, "ids": {...}} for
+outputs, and {"session": ..., "end": true} at the end of an episode.
 """
 
 import json
@@ -36,14 +37,15 @@ def answer(request: dict) -> dict:
     for name in about["memory"]:
         rows = outputs.pop(f"next_{name}")
         ids = request.get("ids", {}).get(name.partition("/")[2], [0])
-        memory |= {(name, one): row for one, row in zip(ids, rows[0] if "/" in name else rows)}
+        rows = rows[0][: len(ids)] if "/" in name else rows
+        memory |= {(name, one): row for one, row in zip(ids, rows, strict=True)}
     return {name: x.tolist() for name, x in outputs.items()}
 
 
 class Handler(BaseHTTPRequestHandler):
     """Handler of requests with a frame or the end of an episode."""
 
-    def do_POST(self) -> None:  # noqa: N802 (name of the base class)
+    def do_POST(self) -> None:
         """Answer in JSON, with null for numbers that are not finite."""
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with lock:

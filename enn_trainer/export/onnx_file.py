@@ -41,7 +41,7 @@ def onnx_bytes(
         program: Any = torch.onnx.export(
             net,
             (),
-            kwargs={"inputs": example},
+            kwargs={"inputs": {name: example[name] for name in net.inputs}},  # names are by order
             dynamo=True,
             dynamic_shapes={"inputs": {n: _any_size(spec) for n, spec in net.inputs.items()}},
             input_names=[*net.inputs],
@@ -53,14 +53,8 @@ def onnx_bytes(
     model = program.model_proto
     check_operators(model, opset)
     _strip(model)
-    for values, specs in (model.graph.input, net.inputs), (model.graph.output, net.outputs):
-        assert [value.name for value in values] == [*specs]
-        for value, spec in zip(values, specs.values(), strict=True):
-            sizes = value.type.tensor_type.shape.dim
-            for size, dim in zip(sizes, spec.dims, strict=True):
-                assert isinstance(dim, str) or size.dim_value == dim, value
-                if isinstance(dim, str):
-                    size.dim_param = dim
+    _name_sizes(model.graph.input, net.inputs)
+    _name_sizes(model.graph.output, net.outputs)
     onnx.helper.set_model_props(model, dict(metadata))
     onnx.checker.check_model(model)
     content: bytes = model.SerializeToString(deterministic=True)
@@ -100,6 +94,18 @@ def check_operators(model: Any, opset: int) -> None:
         raise ConfigError(
             f"--opset: expected {changed[name]} or newer, as in {name} of that version, got {opset}"
         )
+
+
+def _name_sizes(values: Any, specs: Mapping[str, ArraySpec]) -> None:
+    """Set the shapes of inputs or outputs, in which a size is fixed or has a name."""
+    assert [value.name for value in values] == [*specs]
+    for value, spec in zip(values, specs.values(), strict=True):
+        shape = value.type.tensor_type.shape
+        fixed = [size.dim_value for size in shape.dim]  # 0 for any size; none if not inferred
+        assert fixed in ([], [0 if isinstance(dim, str) else dim for dim in spec.dims]), value
+        del shape.dim[:]
+        for dim in spec.dims:
+            shape.dim.add(**{"dim_param" if isinstance(dim, str) else "dim_value": dim})
 
 
 def _strip(model: Any) -> None:

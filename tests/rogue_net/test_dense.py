@@ -16,7 +16,7 @@ from rogue_net.config import MemoryConfig
 from rogue_net.dense import DenseNet, dense_inputs
 from tests.enn_trainer.chains_world import Camp
 from tests.rogue_net import kinds_case, memory_case
-from tests.rogue_net.actions import test_parts as chains_case
+from tests.rogue_net.actions import chains_case
 from tests.rogue_net.dense_case import (
     assert_equal_outputs,
     dense_outputs,

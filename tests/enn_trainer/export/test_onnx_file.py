@@ -18,7 +18,6 @@ from entity_env import (
     ContinuousActionSpace,
     Entity,
     GlobalCategoricalActionSpace,
-    GlobalContinuousActionSpace,
     Kind,
     ObsSpace,
     SelectEntityActionSpace,
@@ -30,7 +29,6 @@ from rogue_net import (
     RelposEncodingConfig,
     RogueNet,
     RogueNetConfig,
-    RogueNetWithValueNet,
     TranslationConfig,
     ValueBinsConfig,
 )
@@ -54,7 +52,6 @@ SPACES = Spaces(
         "push": ContinuousActionSpace({"p": (-1.0, 2.0), "q": (-math.inf, math.inf)}, after="move"),
         "pick": SelectEntityActionSpace(),
         "plan": GlobalCategoricalActionSpace(["wait", "go"]),
-        "pay": GlobalContinuousActionSpace({"p": (1.0, 9.0)}),
     },
 )
 POLICY = RogueNetConfig(
@@ -75,16 +72,15 @@ POLICY = RogueNetConfig(
     ),
     memory=MemoryConfig(of="both", types=["Unit", "Air"], keep_absent=0, inputs=["reward"]),
 )
-VALUES = RogueNetConfig(d_model=8, n_layer=1, pooling="meanmax")
 SIZES = [(1, 0, 0), (0, 0, 0), (0, 3, 1), (2, 7, 0), (17, 1, 5)]
 """Numbers of entities of each type that the graph was not made from."""
 
 
-def everything() -> RogueNetWithValueNet:
+def everything() -> Any:
     """A network with all kinds of features and actions, and most options."""
     torch.manual_seed(0)
     bins = {"value": ValueBinsConfig(-3.0, 3.0, 7)}
-    agent = RogueNetWithValueNet(POLICY, VALUES, *SPACES, bins, normalized_heads=["value"])
+    agent: Any = RogueNet(POLICY, *SPACES, bins, normalized_heads=["value"])
     for parameter in agent.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     agent.update_input_stats(random_frames(SPACES, 50))
@@ -154,7 +150,7 @@ def test_other_weights_fail_the_check(case: tuple[Any, DenseNet, bytes]) -> None
     _, net, content = case
     agent = everything()
     with torch.no_grad():
-        agent.policy.action_heads["/pick"].query.bias += 1e-3  # type: ignore[operator, union-attr]
+        agent.action_heads["/pick"].query.bias += 1e-3
     expected = "expected log_probs/pick of onnxruntime within 1e-05 of PyTorch"
     with pytest.raises(ConfigError, match=expected):
         check_onnx(content, net, agent, random_frames(SPACES))
