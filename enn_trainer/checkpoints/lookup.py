@@ -275,7 +275,7 @@ def read_model(path: Path) -> tuple[Path, ModelFile]:
     saved = find(path)
     state = read_state(saved)
     spaces = Spaces(state["obs_space"], state["action_space"])
-    run = state.get("run_name") or saved.path.absolute().parent.name
+    run = saved.path.absolute().parent.name
     weights, scaling = read_tensors(saved, WEIGHTS), read_reward_scaling(saved)
     return saved.path, ModelFile(read_config(saved), spaces, saved.step, run, weights, scaling)
 

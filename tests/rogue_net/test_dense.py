@@ -25,6 +25,7 @@ from tests.rogue_net.dense_case import (
     recalled,
 )
 from tests.rogue_net.nets import ACTIONS, SPACE, batch_of, frame, net_of, nets_and_batches
+from tests.rogue_net.published_case import NAMES, load_case
 
 
 @given(nets_and_batches(), st.sampled_from([0, 1, 3]))
@@ -35,6 +36,13 @@ def test_outputs_equal_those_of_the_network(
     expected = ragged_outputs(net.eval(), batch)
     got = dense_outputs(DenseNet(net), batch, padding=padding)
     assert_equal_outputs(got, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_equal_those_of_published_networks(name: str) -> None:
+    case = load_case(name)
+    expected = ragged_outputs(case.net, case.batch)
+    assert_equal_outputs(dense_outputs(DenseNet(case.net), case.batch), expected, 1e-5)
 
 
 @given(st.sampled_from([kinds_case.SPACE, kinds_case.OWN_ONLY]), st.data())

@@ -1,10 +1,15 @@
 """`enn export`: its files, the program that plays, and mistakes in one line."""
 
+import contextlib
 import hashlib
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +31,7 @@ from entity_env.spaces import Spaces
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.one_line import refused
 
+ROOT = Path(__file__).parents[3]
 SPACES = Spaces(
     ObsSpace(entities={"A": Entity(["x"])}), {"go": GlobalCategoricalActionSpace(["a", "b"])}
 )
@@ -111,6 +117,99 @@ def test_the_program_plays_without_torch_and_answers_without_the_environment(out
     answer = json.loads(played(out, without="entity_env"))
     for name, values in expected.items():
         np.testing.assert_allclose(answer[name], values, rtol=1e-6)
+
+
+SCRIPT = """
+import { createRequire } from "node:module";
+import { readFileSync } from "node:fs";
+const [page, folder, modules] = process.argv.slice(-3);
+const ort = createRequire(modules + "/")("onnxruntime-web");
+ort.env.wasm.numThreads = 1;
+const { load } = await import(page);
+const about = JSON.parse(readFileSync(folder + "/interface.json", "utf8"));
+const agent = await load(ort, about, readFileSync(folder + "/model.onnx"));
+const outputs = await agent(JSON.parse(readFileSync(0, "utf8")));
+const number = (x) => (isFinite(Number(x)) ? Number(x) : null);
+const numbers = (tensor) => Array.from(tensor.data, number);
+console.log(JSON.stringify(Object.fromEntries(
+  Object.entries(outputs).map(([name, tensor]) => [name, numbers(tensor)]))));
+"""
+NODE_MODULES = [Path(folder) for folder in os.environ.get("NODE_PATH", "").split(":") if folder]
+HAS_NODE = shutil.which("node") and any((f / "onnxruntime-web").is_dir() for f in NODE_MODULES)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_NODE, reason="no Node with onnxruntime-web on NODE_PATH")
+def test_the_program_for_pages_fills_the_same_arrays(out: Path) -> None:
+    with np.load(out / "example.npz") as example:
+        arrays = dict(example)
+    # The first frame, without padding.
+    kinds, numbers = (arrays[f"{field}/Unit"][0] for field in ("kinds", "entities"))
+    count = int(arrays["count/Unit"][0])
+    actors = {name: arrays[f"actors/{name}"][0] for name in ("command", "whom")}
+    actees = arrays["actees/whom"][0]
+    actees = actees[actees >= 0]
+    mask = arrays["mask/whom"][0][:, :, : len(actees)]
+    frame = {
+        "entities": {"Unit": numbers[:count].tolist(), "Medic": [[]]},
+        "kinds": {"Unit": kinds[:count].tolist()},
+        "actions": {
+            "command": {
+                "actors": actors["command"].tolist(),
+                "mask": arrays["mask/command"][0].astype(int).tolist(),
+            },
+            "whom": {
+                "actors": actors["whom"].tolist(),
+                "actees": actees.tolist(),
+                "mask": mask.astype(int).tolist(),
+            },
+        },
+    }
+    [modules] = [folder for folder in NODE_MODULES if (folder / "onnxruntime-web").is_dir()][:1]
+    page = (ROOT / "docs" / "export" / "agent.mjs").as_uri()
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", SCRIPT, page, str(out), str(modules)],
+        input=json.dumps(frame),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    np.testing.assert_allclose(answer["value"], arrays["output/value"][:1], rtol=1e-5, atol=1e-6)
+    expected = arrays["output/log_probs/command"][0].ravel()
+    got = [-np.inf if x is None else x for x in answer["log_probs/command"]]
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    assert answer["best/command"] == arrays["output/best/command"][0].tolist()
+
+
+@pytest.mark.slow
+def test_the_service_answers_sessions(out: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = str(ROOT / "docs" / "export" / "service.py")
+    with subprocess.Popen([sys.executable, program, str(out), str(port)]) as process:
+        try:
+
+            def post(content: Any) -> Any:
+                url = f"http://127.0.0.1:{port}"
+                with urllib.request.urlopen(url, json.dumps(content).encode(), timeout=60) as got:
+                    return json.load(got)
+
+            for _ in range(600):  # until it listens
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.1)
+            with np.load(out / "example.npz") as example:
+                arrays = {name: x.tolist() for name, x in example.items()}
+            answer = post({"session": "a", "arrays": arrays})
+            np.testing.assert_allclose(answer["value"], arrays["output/value"], rtol=1e-5)
+            assert answer["sampled/whom"] == arrays["output/sampled/whom"]
+            assert post({"session": "a", "end": True}) == {"ended": True}
+            assert post({"session": "a", "end": True}) == {"ended": False}
+        finally:
+            process.kill()
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """ONNX files of networks: outputs of onnxruntime, for any number of entities."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,16 @@ from rogue_net import (
     RelposEncodingConfig,
     RogueNet,
     RogueNetConfig,
+    RogueNetWithValueNet,
     TranslationConfig,
     ValueBinsConfig,
 )
 from rogue_net.config import MemoryConfig
 from rogue_net.dense import DenseNet, dense_inputs
+from tests.rogue_net.dense_case import draws_of, of_actors
 from tests.rogue_net.nets import SPACE as NETS_SPACE
 from tests.rogue_net.nets import batch_of, frame
+from tests.rogue_net.published_case import NAMES, load_case
 
 SPACES = Spaces(
     ObsSpace(
@@ -70,17 +74,17 @@ POLICY = RogueNetConfig(
     translation=TranslationConfig(
         "Unit", ["x", "y"], rotation_vec_features=["x", "y"], add_dist_feature=True
     ),
-    memory=MemoryConfig(of="both", types=["Unit", "Air"], keep_absent=0, inputs=["reward"]),
 )
+MEMORY = MemoryConfig(of="both", types=["Unit", "Air"], keep_absent=0, inputs=["reward"])
 SIZES = [(1, 0, 0), (0, 0, 0), (0, 3, 1), (2, 7, 0), (17, 1, 5)]
 """Numbers of entities of each type that the graph was not made from."""
 
 
-def everything() -> Any:
+def everything(memory: MemoryConfig | None = None) -> Any:
     """A network with all kinds of features and actions, and most options."""
     torch.manual_seed(0)
     bins = {"value": ValueBinsConfig(-3.0, 3.0, 7)}
-    agent: Any = RogueNet(POLICY, *SPACES, bins, normalized_heads=["value"])
+    agent: Any = RogueNet(replace(POLICY, memory=memory), *SPACES, bins, normalized_heads=["value"])
     for parameter in agent.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     agent.update_input_stats(random_frames(SPACES, 50))
@@ -157,6 +161,29 @@ def test_other_weights_fail_the_check(case: tuple[Any, DenseNet, bytes]) -> None
 
 
 @pytest.mark.slow
+def test_sampled_choices_are_those_of_the_agent(case: tuple[Any, DenseNet, bytes]) -> None:
+    """Except for draws within 1e-6 of the boundary between two choices."""
+    agent, net, content = case
+    frames, states = with_random_states(net, random_frames(SPACES))
+    count = 0
+    for seed in range(20):
+        draws = draws_of(frames, seed)
+        outputs = run_onnx(content, {**dense_inputs(net, frames, draws), **states})
+        with torch.no_grad():
+            expected = agent(frames, uniforms=draws)
+        got = of_actors(outputs, frames)
+        for name in ("move", "pick", "plan"):
+            table = expected.log_probs[name].double().exp()
+            choices = expected.actions[name]
+            differ = got[f"sampled/{name}"] != choices
+            boundaries = table.cumsum(dim=1)
+            distance = (boundaries - draws[name].double()[:, None]).abs().amin(dim=1)
+            assert (distance[differ] < 1e-6).all()
+            count += len(choices)
+    assert count > 10_000
+
+
+@pytest.mark.slow
 def test_a_file_names_its_arrays_and_has_no_paths(case: tuple[Any, DenseNet, bytes]) -> None:
     _, net, content = case
     model = onnx.load_from_string(content)
@@ -218,8 +245,44 @@ def test_two_entities_with_scores_of_0_and_1() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(4))
-def test_equal_networks_have_equal_bytes(seed: int) -> None:
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", NAMES)
+def test_graphs_of_published_networks(name: str) -> None:
+    golden = load_case(name)
+    spaces = Spaces(golden.net.obs_space, golden.net.action_space)
+    net, content = exported(golden.net, random_frames(spaces, 8))
+    assert check_onnx(content, net, golden.net, golden.batch) <= TOLERANCE
+    check_onnx(content, net, golden.net, random_frames(spaces))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_recurrent_states_with_relative_positions() -> None:
+    agent = everything(MEMORY)
+    net, content = exported(agent, random_frames(SPACES, 8))
+    assert {"memory", "memory/Unit", "memory/Air", "reward"} <= {*net.inputs}
+    for frames in (random_frames(SPACES), sized_frames(SIZES, hides=True)):
+        assert check_onnx(content, net, agent, frames) <= TOLERANCE
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_values_of_a_separate_network_with_pooling_and_memory() -> None:
+    configs = (
+        RogueNetConfig(d_model=8, n_layer=1, precision="bfloat16"),
+        RogueNetConfig(d_model=8, pooling="meanmax", memory=MemoryConfig(of="frame")),
+    )
+    torch.manual_seed(0)
+    agent: Any = RogueNetWithValueNet(*configs, *SPACES)
+    for parameter in agent.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    net, content = exported(agent.eval(), random_frames(SPACES, 8))
+    assert {"value_memory", "value_known"} <= {*net.inputs}
+    assert check_onnx(content, net, agent, random_frames(SPACES)) <= TOLERANCE
+
+
+@pytest.mark.soak
+def test_equal_networks_have_equal_bytes() -> None:
     agent = RogueNet(RogueNetConfig(d_model=8), NETS_SPACE, {}, {"value": 1})
     frames = batch_of([frame(3, 2, 2, actions={}), frame(2, 3, 3, actions={})], action_space={})
     first, second = (exported(agent.eval(), frames)[1] for _ in range(2))
