@@ -61,6 +61,7 @@ TESTED_IN = {
     "enn_trainer/export/check.py": "enn_trainer/export/test_onnx_file.py",
     "enn_trainer/export/export.py": "enn_trainer/cli/test_export_command.py",
     "enn_trainer/export/frames.py": "enn_trainer/export/test_onnx_file.py",
+    "rogue_net/dense_arrays.py": "rogue_net/test_dense.py",
     "rogue_net/actions/dense_action.py": "rogue_net/test_dense.py",
     "enn_trainer/testing.py": "enn_trainer/selfplay/test_league_in_saves.py",
     "enn_trainer/viewer/replay.py": "enn_trainer/viewer/test_replay_format.py",

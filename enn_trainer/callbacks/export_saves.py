@@ -63,7 +63,7 @@ class ExportSaves(Callback):
                 self._proceed()
         elif self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
             self._say(f"the export of the last save was ended; type: {self._command()}")
         self._process, self._is_due = None, False
 
@@ -72,8 +72,9 @@ class ExportSaves(Callback):
         if self._process is not None:
             if self._process.poll() is None:
                 return
+            errors = self._process.communicate()[1]
             if self._process.returncode != 0:
-                lines = self._process.communicate()[1].decode(errors="replace").split("\n")
+                lines = errors.decode(errors="replace").split("\n")
                 reason = next((line for line in reversed(lines) if line), "")
                 self._say(f"checkpoint.export: {reason.removeprefix('error: ')}; training goes on")
             self._process = None

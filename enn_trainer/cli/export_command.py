@@ -33,9 +33,7 @@ PyTorch in 200 frames of the environment, or in random frames without one; nothi
 they differ.
 
 examples:
-  enn export runs/Minefield-1 --to out
-  enn export runs/duel@best --to out
-  enn export runs/orchard --to out --env orchard.py:Orchard"""
+  enn export runs/xor --to out"""
 
 
 def parser() -> OneLineParser:

@@ -14,7 +14,8 @@ from enn_trainer.base.errors import ConfigError
 from enn_trainer.export.frames import random_draws, with_random_states
 from rogue_net.actions.parts import ConditionalDistribution, parent_rows, parents_first
 from rogue_net.answer import NetOutput
-from rogue_net.dense import Arrays, DenseNet, dense_inputs, networks
+from rogue_net.dense import DenseNet, dense_inputs
+from rogue_net.dense_arrays import Arrays, networks
 from rogue_net.ragged import EntityBatch
 
 TOLERANCE = 1e-5

@@ -37,7 +37,8 @@ from enn_trainer.export.onnx_file import OPSET, check_exporter, onnx_bytes
 from enn_trainer.runtime.trust import is_passed_from_python
 from entity_env.spaces import ActionSpace, Entity
 from entity_env.vec.vec_env import VecEnv
-from rogue_net.dense import Arrays, ArraySpec, DenseNet, dense_inputs
+from rogue_net.dense import DenseNet, dense_inputs
+from rogue_net.dense_arrays import Arrays, ArraySpec
 from rogue_net.ragged import EntityBatch
 
 FORMAT = "enn-trainer export"

@@ -14,7 +14,8 @@ from entity_env.ragged import Ragged
 from entity_env.spaces import Spaces
 from entity_env.vec.batching import batch_obs
 from entity_env.vec.vec_env import VecEnv
-from rogue_net.dense import Arrays, DenseNet, networks
+from rogue_net.dense import DenseNet
+from rogue_net.dense_arrays import Arrays, networks
 from rogue_net.memory import Memory, memory_rows
 from rogue_net.past import FRAME, Past, RowKeys, link_rows
 from rogue_net.ragged import EntityBatch

@@ -10,7 +10,8 @@ import torch
 
 from enn_trainer.base.errors import ConfigError
 from entity_env.imports.extras import missing_package
-from rogue_net.dense import Arrays, ArraySpec, DenseNet
+from rogue_net.dense import DenseNet
+from rogue_net.dense_arrays import Arrays, ArraySpec
 
 OPSET = 18
 """Version of the operators, of onnxruntime 1.14 and later."""
