@@ -5,7 +5,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -137,9 +137,9 @@ class RogueNet(_InputNormalised):
                 head.depend_on(HEADS[type(parent)], parent, config.d_model)
                 head.parent = ParentAction(space.after, HEADS[type(parent)], head.after)
             self.action_heads[module_key(name)] = head
-        self._regression_sizes = dict(regression_heads or {})
+        self.regression_sizes = dict(regression_heads or {})
         self.regression_heads = nn.ModuleDict()
-        for name, size in self._regression_sizes.items():
+        for name, size in self.regression_sizes.items():
             num_outputs = size if isinstance(size, int) else size.num_bins
             self.regression_heads[module_key(name)] = RegressionHead(
                 config.d_model, num_outputs, normalized=name in normalized_heads
@@ -398,13 +398,21 @@ class RogueNet(_InputNormalised):
 
     def values_of(self, entities: backend.RunOutput) -> dict[str, Tensor]:
         """Return the outputs of the regression heads by name; for bins, expectation and logits."""
-        outputs, values = entities.means, {}
-        if outputs is None and self._regression_sizes:
-            with torch.autocast(entities.x.device.type, enabled=False):
-                pooled = entities.layout.means(entities.x)
-                heads = self.regression_heads.values()
-                outputs = [full_precision(head(pooled)) for head in heads]
-        for (name, size), output in zip(self._regression_sizes.items(), outputs or (), strict=True):
+        if entities.means is not None:
+            return self._in_units(entities.means)
+        if not self.regression_sizes:
+            return {}
+        with torch.autocast(entities.x.device.type, enabled=False):
+            return self.values_of_means(entities.layout.means(entities.x))
+
+    def values_of_means(self, means: Tensor) -> dict[str, Tensor]:
+        """Compute the regression heads as `values_of`, from the means of frames, (B, d_model)."""
+        return self._in_units([full_precision(h(means)) for h in self.regression_heads.values()])
+
+    def _in_units(self, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the outputs of linear heads by name, in the units of their targets."""
+        values: dict[str, Tensor] = {}
+        for (name, size), output in zip(self.regression_sizes.items(), outputs, strict=True):
             head: Any = self.regression_heads[module_key(name)]
             if not isinstance(size, int):
                 values[f"{name}_logits"], output = output, expected_values(output, size)
@@ -414,7 +422,7 @@ class RogueNet(_InputNormalised):
     @property
     def value_norm(self) -> TargetUnits:
         """Units in which the head "value" is trained."""
-        if "value" not in self._regression_sizes:
+        if "value" not in self.regression_sizes:
             return AS_TARGETS
         head: Any = self.regression_heads[module_key("value")]
         norm: TargetUnits = head.norm

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.callback_list import Callbacks
+from enn_trainer.callbacks.export_saves import ExportSaves
 from enn_trainer.callbacks.learning_diagnostics import LearningDiagnostics
 from enn_trainer.callbacks.run_metrics import MetricsLog, RunMetrics, Stopwatch
 from enn_trainer.checkpoints.format import step_of
@@ -181,6 +182,11 @@ def add_built_in(
         newest_save=lambda step: newest_save_until(step, manager.checkpoint_dir),
     )
     callbacks.last = [tracking, progress, diagnostics, Schedules()]
+    if manager.config.checkpoint.export is not None and not manager.follows:
+        if manager.checkpoint_dir is None:
+            progress.say("checkpoint.export: nothing is exported, as the run has no folder")
+        else:
+            callbacks.last.append(ExportSaves(manager, progress.say))
     return log, watch, progress
 
 

@@ -1,9 +1,11 @@
 """Networks of checkpoints and of league members."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.base.policy import PPOAgent
@@ -16,9 +18,10 @@ from enn_trainer.checkpoints.lookup import (
     require_members,
     split_member,
 )
+from enn_trainer.checkpoints.model_file import ModelFile, read_model_file
 from enn_trainer.checkpoints.saved_state import read_config, read_spaces, read_state
 from enn_trainer.checkpoints.state import make_policy
-from enn_trainer.checkpoints.state_files import read_tensors
+from enn_trainer.checkpoints.state_files import read_reward_scaling, read_tensors
 from enn_trainer.checkpoints.weights import fitting_network, load_weights, tensors_of
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.load import load_config
@@ -30,7 +33,7 @@ class SavedRun(NamedTuple):
     """Network of a checkpoint, with the configuration and spaces of its run.
 
     Attributes:
-        path: directory of the checkpoint.
+        path: directory of the checkpoint, or a `model.safetensors`.
         config: configuration of the run.
         step: number of frames that the network was trained for.
         agent: the network, in evaluation mode.
@@ -61,7 +64,8 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None, with_pool: bool = 
     """Read the network of a checkpoint, without the optimizer state.
 
     Args:
-        path: as for `lookup.find`; or SAVE@opponent:NAME for a league member.
+        path: as for `lookup.find`; or SAVE@opponent:NAME for a league member; or a
+            `model.safetensors` of `enn export`.
         agent: a custom network, which the weights are loaded into; None for a `RogueNet`.
         with_pool: True to read the opponent pool too, as the checkpoint may be deleted later.
 
@@ -69,6 +73,8 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None, with_pool: bool = 
         CheckpointError: there is no valid checkpoint, its weights are not finite, or the member
             does not exist or is no network.
     """
+    if path.suffix == ".safetensors" and path.is_file():
+        return _run_of_file(path, agent)
     if (named := split_member(path)) is None:
         saved = find(path)
         run = _agent_of(saved, agent)
@@ -80,13 +86,55 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None, with_pool: bool = 
 
 def _agent_of(saved: Checkpoint, agent: PPOAgent | None) -> SavedRun:
     state, config = read_state(saved), read_config(saved)
-    obs_space, action_space = state["obs_space"], state["action_space"]
-    where, weights = str(saved.path), read_tensors(saved, WEIGHTS)
+    spaces = Spaces(state["obs_space"], state["action_space"])
+    network = _loaded(str(saved.path), config, spaces, read_tensors(saved, WEIGHTS), agent)
+    return SavedRun(saved.path, config, saved.step, network, spaces[0], dict(spaces[1]))
+
+
+def read_model(path: Path) -> tuple[Path, ModelFile]:
+    """Read the weights of a checkpoint, also of a custom network, with configuration and spaces.
+
+    Args:
+        path: as for `lookup.find`; or a `model.safetensors` of `enn export`.
+
+    Returns:
+        The checkpoint or file; and its content.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint.
+    """
+    if path.suffix == ".safetensors" and path.is_file():
+        return path, read_model_file(path)
+    saved = find(path)
+    state = read_state(saved)
+    spaces = Spaces(state["obs_space"], state["action_space"])
+    run = saved.path.absolute().parent.name
+    weights, scaling = read_tensors(saved, WEIGHTS), read_reward_scaling(saved)
+    return saved.path, ModelFile(read_config(saved), spaces, saved.step, run, weights, scaling)
+
+
+def _run_of_file(path: Path, agent: PPOAgent | None) -> SavedRun:
+    model = read_model_file(path)
+    network = _loaded(str(path), model.config, model.spaces, model.weights, agent)
+    obs_space, action_space = model.spaces
+    return SavedRun(
+        path, model.config, model.step, network, obs_space, dict(action_space), model.run
+    )
+
+
+def _loaded(
+    where: str,
+    config: TrainConfig,
+    spaces: Spaces,
+    weights: Mapping[str, Tensor],
+    agent: PPOAgent | None,
+) -> Any:
+    """Load weights into a custom network, or else into the network of a configuration."""
     network: Any = agent
     if network is None:
-        network = fitting_network(where, config, Spaces(obs_space, action_space), weights)
+        network = fitting_network(where, config, spaces, weights)
     load_weights(where, network, weights)
-    return SavedRun(saved.path, config, saved.step, network.eval(), obs_space, action_space)
+    return network.eval()
 
 
 def pool_of_run(run: SavedRun) -> list[Member]:

@@ -51,8 +51,7 @@ def fitting_network(
         CheckpointError: the network is larger, the weights are not of a `RogueNet`, or the
             configuration does not match the spaces.
     """
-    unknown = [name for name in weights if not _ROGUE_NET_KEY.match(name)]
-    if unknown:
+    if unknown := names_of_custom(weights):
         raise CheckpointError(
             f"{where}: expected weights of a RogueNet, got weights of a custom network, with "
             f"{min(unknown)}; pass that network as agent= in Python"
@@ -78,6 +77,11 @@ def fitting_network(
             f"{num_weights} numbers in {len(weights)} tensors that the save has"
         )
     return make(config, obs_space, action_space)
+
+
+def names_of_custom(weights: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of tensors that are not of a `RogueNet`, but of a custom network."""
+    return [name for name in weights if not _ROGUE_NET_KEY.match(name)]
 
 
 def load_weights(where: str, network: nn.Module, weights: Mapping[str, Tensor]) -> None:

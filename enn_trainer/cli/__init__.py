@@ -64,6 +64,7 @@ _HELP = {
     "watch": "show what an agent sees and does: enn watch runs/xor",
     "serve": "play with or in place of an agent in a browser: enn serve runs/duel",
     "eval": "measure an agent: enn eval runs/xor --episodes 1000",
+    "export": "write an agent for onnxruntime and games: enn export runs/xor --to out",
     "league": "rate and play the opponents of a run, exploit one: enn league show runs/duel",
     "checkpoints": "list, verify, delete, pin, show, compare saves: enn checkpoints list runs/xor",
     "inspect": "describe a file or folder: enn inspect runs/xor",

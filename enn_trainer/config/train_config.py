@@ -109,6 +109,8 @@ class CheckpointConfig(Section):
         best: Save, and keep the save, at the best value of each of these metrics, such as
             "eval/episodic_reward.mean max" or "losses/entropy min".
         keep_best: Number of saves to keep for each metric of best.
+        export: Export "every" save, or the "best" one by the first metric of best, to the folder
+            export in the folder of the run, as enn export does; none if not set.
     """
 
     every_seconds: float = limited(60.0, at_least=0, finite=False)  # infinity disables it
@@ -117,8 +119,14 @@ class CheckpointConfig(Section):
     keep_every_minutes: Optional[float] = limited(None, above=0.0)
     best: List[str] = field(default_factory=list)
     keep_best: int = limited(1, at_least=1)
+    export: Optional[Literal["every", "best"]] = None
 
     def _check(self, check: Validator) -> None:
+        check.require(
+            self.export != "best" or bool(self.best),
+            "export: expected every without best, got best; name a metric, such as "
+            "checkpoint.best='[\"eval/episodic_reward.mean max\"]'",
+        )
         for i, text in enumerate(self.best):
             with check.collect(f"best[{i}]: "):
                 read_best(text)

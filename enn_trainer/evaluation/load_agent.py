@@ -10,6 +10,7 @@ import torch
 
 from enn_trainer.base.errors import CheckpointError
 from enn_trainer.base.policy import PPOAgent, device_of
+from enn_trainer.checkpoints.model_file import has_metadata
 from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
 from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.evaluation.agent_memory import AgentMemory, SessionKey, check_sessions
@@ -248,8 +249,8 @@ def load_agent(
 
     Args:
         path: a checkpoint, or the folder of a run, for its newest valid checkpoint, or RUN@STEP,
-            RUN@best; also of enn_trainer 0.1.16. Or a file of weights for `agent`: `.safetensors`,
-            or a state dict written by `torch.save`.
+            RUN@best; also of enn_trainer 0.1.16. Or `model.safetensors` of `enn export`. Or a file
+            of weights for `agent`: `.safetensors`, or a state dict written by `torch.save`.
         device: device of the network.
         deterministic: True to take the most probable choice instead of sampling.
         seed: seed of the sampled choices.
@@ -265,7 +266,7 @@ def load_agent(
     # A file of weights.
     path = Path(path)
     network: Any = agent
-    if path.is_file():
+    if path.is_file() and not has_metadata(path):
         missing = [name for name in ("obs_space", "action_space") if not hasattr(network, name)]
         if missing:
             got = "none" if network is None else f"one without {' and '.join(missing)}"
@@ -276,7 +277,7 @@ def load_agent(
         load_weights_file(path, network)
         return RogueNetAgent(network.to(device), deterministic, seed)
 
-    # A checkpoint.
+    # A checkpoint, or a file with configuration and spaces.
     saved = read_saved_run(path, agent)
     network = saved.agent.to(device)
     if env is not None:

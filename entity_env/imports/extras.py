@@ -18,6 +18,7 @@ PUBLISHED = "0.1.16"
 """Version under this name on the package index: an ancestor with other modules in `enn_trainer`."""
 EXTRAS = {
     "browser": ("playwright",),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
     "gymnasium": ("gymnasium",),
     "pettingzoo": ("pettingzoo",),
     "mlflow": ("mlflow",),

@@ -200,7 +200,7 @@ class CategoricalDistribution(ActionDistribution):
 
     def sample(self, draws: Tensor) -> Tensor:
         """Sample by inverting the cumulative distribution; masked choices are never sampled."""
-        if len(self.log_probs) == 0:  # argmax needs a column
+        if self.log_probs.shape[0] == 0:  # argmax needs a column
             return self.log_probs.new_zeros(0, dtype=torch.int64)
         probs = self.log_probs.exp()
         # On a GPU, cumulative sums may grow by rounding where the probability is zero.
@@ -212,7 +212,7 @@ class CategoricalDistribution(ActionDistribution):
 
     def mode(self) -> Tensor:
         """Return the most probable choices."""
-        if len(self.log_probs) == 0:
+        if self.log_probs.shape[0] == 0:
             return self.log_probs.new_zeros(0, dtype=torch.int64)
         return self.log_probs.argmax(dim=-1)
 

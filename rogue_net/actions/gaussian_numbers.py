@@ -120,18 +120,18 @@ class SquashedGaussian(ActionDistribution):
         return self.log_std.isposinf()
 
     @cached_property
-    def _has_uniform(self) -> bool:
+    def has_uniform(self) -> bool:
+        """True if a component is uniform."""
         return bool(self._is_uniform.any())
 
     @cached_property
     def _log_std(self) -> Tensor:
         """(A, D), `log_std` of Gaussian components, 0 for uniform ones."""
-        return (
-            self.log_std.masked_fill(self._is_uniform, 0.0) if self._has_uniform else self.log_std
-        )
+        return self.log_std.masked_fill(self._is_uniform, 0.0) if self.has_uniform else self.log_std
 
     @cached_property
-    def _std(self) -> Tensor:
+    def std(self) -> Tensor:
+        """(A, D), standard deviations of z; 1 for uniform components."""
         return self._log_std.exp()
 
     def _sum(self, terms: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ class SquashedGaussian(ActionDistribution):
         u = draws.reshape(self.mean.shape).double() + 2.0**-24
         standard: Tensor = torch.special.ndtri(u)
         gaussian: Tensor = self.mean.double() + self.log_std.double().exp() * standard
-        if not self._has_uniform:
+        if not self.has_uniform:
             return gaussian.float()
         uniform = torch.where(self._is_bounded, torch.logit(u), standard)
         return torch.where(self._is_uniform, uniform, gaussian).float()
@@ -160,11 +160,11 @@ class SquashedGaussian(ActionDistribution):
     def log_prob(self, chosen: Tensor) -> Tensor:
         """Compute the log-densities, (A, D) -> (A,)."""
         # log N(z; m, s) = -((z - m) / s)^2 / 2 - log s - log(2 pi) / 2
-        standard = (chosen - self.mean) / self._std
+        standard = (chosen - self.mean) / self.std
         density = -0.5 * (standard.square() + LOG_2PI) - self._log_std
         # log p(y) = log N(z) - log dy/dz (arXiv:1801.01290, appendix C)
         density = density - self._log_slope(chosen)
-        if not self._has_uniform:
+        if not self.has_uniform:
             return self._sum(density)
         uniform = torch.where(self._is_bounded, 0.0, density)
         return self._sum(torch.where(self._is_uniform, uniform, density))
@@ -172,10 +172,10 @@ class SquashedGaussian(ActionDistribution):
     def entropy(self) -> Tensor:
         """Compute the entropies, (A,)."""
         # H(y) = log s + log(2 pi e) / 2 + E[log dy/dz], by Gauss-Hermite quadrature
-        expected = _ExpectedLogSlope.apply(self.mean, self._std)  # type: ignore[no-untyped-call]
+        expected = _ExpectedLogSlope.apply(self.mean, self.std)  # type: ignore[no-untyped-call]
         entropy = self._log_std + torch.where(self._is_bounded, expected, 0.0)
         entropy = entropy + 0.5 * (1 + LOG_2PI)
-        if self._has_uniform:
+        if self.has_uniform:
             entropy = entropy.masked_fill(self._is_uniform & self._is_bounded, 0.0)
         return self._sum(entropy)
 

@@ -19,6 +19,7 @@ from entity_env.spaces import (
     GlobalContinuousActionSpace,
     SelectEntityActionSpace,
 )
+from rogue_net.actions.dense_action import DenseAction, rows_of
 from rogue_net.actions.distributions import (
     ActionDistribution,
     CategoricalDistribution,
@@ -68,6 +69,25 @@ class ActionHead(nn.Module, ABC):
             given: (A, d_model), embedding of each actor's choice of the parent action; None
                 without a parent action.
         """
+
+    def dense(
+        self, x: Tensor, action: DenseAction, parent: Tensor | None = None
+    ) -> ActionDistribution:
+        """Compute the distribution over the choices of actors in padded frames, for export.
+
+        Use operations of torch alone, without branches on sizes or values. Choices and parameters
+        have the shape (B, A, ...).
+
+        Args:
+            x: (B, N, d_model), the entities after the transformer.
+            action: the A actors of each of B frames, and their legal choices.
+            parent: (B, A, d_model), embedding of each actor's choice of the parent action; None
+                without a parent action.
+
+        Raises:
+            NotImplementedError: the kind of action cannot be exported.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.dense")
 
     def depend_on(self, head: type["ActionHead"], space: ActionSpace, d_model: int) -> None:
         """Condition the head on the choices of a parent action, with initial weights of zero.
@@ -168,6 +188,14 @@ class CategoricalHead(ActionHead):
             logits = logits.masked_fill(~action.mask.values, -math.inf)
         return CategoricalDistribution(logits.log_softmax(dim=-1))
 
+    def dense(
+        self, x: Tensor, action: DenseAction, parent: Tensor | None = None
+    ) -> CategoricalDistribution:
+        """Project each actor to the logits of its choices, (B, A, labels)."""
+        assert action.mask is not None
+        logits = self.project(action.actor_rows(x, parent)).masked_fill(~action.mask, -math.inf)
+        return CategoricalDistribution(logits.log_softmax(dim=-1))
+
     @classmethod
     def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Embedding:
         """Create an embedding of the labels."""
@@ -198,6 +226,21 @@ class SelectEntityHead(ActionHead):
             Over (A, largest number of actees); padding has probability 0.
         """
         return self.batched([self], [len(action.actors.lengths)], x, layout, action, given)
+
+    def dense(
+        self, x: Tensor, action: DenseAction, parent: Tensor | None = None
+    ) -> CategoricalDistribution:
+        """Score the actees of each actor's frame, (B, A, K)."""
+        assert action.mask is not None
+        assert action.actees is not None
+        queries, keys = (
+            self.query(action.actor_rows(x, parent)),
+            self.key(rows_of(x, action.actees)),
+        )
+        # score_ij = q_i . k_j / sqrt(d_qk)
+        scores = (queries @ keys.transpose(1, 2)) / math.sqrt(queries.shape[2])
+        scores = scores.masked_fill(~action.mask, -math.inf)
+        return CategoricalDistribution(scores.log_softmax(dim=-1))
 
     @staticmethod
     def batched(
@@ -299,10 +342,22 @@ class ContinuousHead(ActionHead):
     ) -> SquashedGaussian:
         """Project each actor to the means and standard deviations of its components, (A, D)."""
         assert action.bounds is not None
-        rows = _actor_rows(x, layout, action, given)
+        return self._gaussian(_actor_rows(x, layout, action, given), action.bounds.values)
+
+    def dense(
+        self, x: Tensor, action: DenseAction, parent: Tensor | None = None
+    ) -> SquashedGaussian:
+        """Project each actor to the parameters of its components, (B, A, D)."""
+        assert action.bounds is not None
+        distribution = self._gaussian(action.actor_rows(x, parent), action.bounds)
+        distribution.has_uniform = False  # a branch on values cannot be exported
+        return distribution
+
+    def _gaussian(self, rows: Tensor, bounds: Tensor) -> SquashedGaussian:
+        """Project actors (..., d_model) between bounds (..., 2, D)."""
         mean = full_precision(self.mean(rows)).clamp(-_LARGEST_MEAN, _LARGEST_MEAN)
         log_std = self.center + self.reach * torch.tanh(full_precision(self.deviation(rows)))
-        low, high = action.bounds.values.to(mean.dtype).unbind(dim=1)
+        low, high = bounds.to(mean.dtype).unbind(dim=-2)
         return SquashedGaussian(mean, log_std.to(mean.dtype), low, high)
 
     @classmethod

@@ -172,7 +172,7 @@ class RelposEncoding(nn.Module):
         """Select the positions of entities of a type, (n, features) -> (n, axes), or zeros."""
         columns = self.columns.get(name)
         if columns is None:
-            return x.new_zeros(len(x), len(self.config.position_features))
+            return x.new_zeros(x.shape[0], len(self.config.position_features))
         return columns_from(x, columns)
 
     def key_table(self, has_zeros: bool = True) -> Tensor:
@@ -214,9 +214,9 @@ class RelposEncoding(nn.Module):
         for k, (name, rows) in enumerate(inputs.items()):
             positions.append(self.positions(name, rows))
             headings.append(heading_of(rows, self.heading_columns.get(name, [])))
-            valid.append(torch.full((len(rows),), name in self.columns, device=x.device))
+            valid.append(torch.full(rows.shape[:1], name in self.columns, device=x.device))
             index = min(k, len(self.types) - 1)  # rows of memory have no type: any valid index
-            types.append(torch.full((len(rows),), index, device=x.device))
+            types.append(torch.full(rows.shape[:1], index, device=x.device))
         return tuple(layout.pad(torch.cat(p)) for p in (positions, valid, types, headings))
 
     def _stacked(self, projection: nn.ModuleDict) -> Tensor | None:
@@ -282,7 +282,7 @@ def _heading_columns(
 def heading_of(rows: Tensor, columns: Sequence[int]) -> Tensor:
     """Compute the headings of entities in radians, (n, features) -> (n,)."""
     if not columns:
-        return rows.new_zeros(len(rows))
+        return rows.new_zeros(rows.shape[0])
     if len(columns) == 1:
         return rows[:, columns[0]]
     return angle_of(rows[:, columns[0]], rows[:, columns[1]])

@@ -648,6 +648,8 @@ CASES: dict[str, Case] = {
         that=saved_at(24, 48),
         but=(KEEP_1, LEAST_LR),
     ),
+    # callbacks/test_export_saves.py exports, which takes some seconds
+    "CheckpointConfig.export": refused("checkpoint.export=best", field="checkpoint.export"),
     # TrainConfig
     "TrainConfig.eval": shows(*EVAL, that=lambda ran: bool(ran.result.eval), but=()),
     "TrainConfig.vf_net": shows(

@@ -23,6 +23,8 @@ from rogue_net.relpos.translate import TranslationConfig
 from rogue_net.rogue_net import RogueNet, RogueNetConfig
 
 GOLDEN = Path(__file__).parent.parent / "golden"
+NAMES = sorted(p.stem.removeprefix("roguenet_") for p in GOLDEN.glob("roguenet_*.npz"))
+"""Names of the golden cases."""
 _SPACES = {
     "CategoricalActionSpace": lambda labels: CategoricalActionSpace(labels),
     "GlobalCategoricalActionSpace": lambda labels: GlobalCategoricalActionSpace(labels),

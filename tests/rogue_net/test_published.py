@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rogue_net.input_norm import InputNorm, Moments
-from tests.rogue_net.published_case import GOLDEN, load_case
+from tests.rogue_net.published_case import GOLDEN, NAMES, load_case
 
-CASES = sorted(p.stem.removeprefix("roguenet_") for p in GOLDEN.glob("roguenet_*.npz"))
+CASES = NAMES
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -38,6 +38,7 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import (
     upgrade_moment,
     upgrade_tensors,
 )
+from enn_trainer.checkpoints.model_file import read_model_file
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.saved_run import read_saved_run, run_of_member
 from enn_trainer.checkpoints.saved_state import loading, read_config, read_state
@@ -442,7 +443,7 @@ def state_from(
         load_weights(str(checkpoint.path), agent, read_tensors(checkpoint, WEIGHTS))
         say(f"loaded all weights from {source.path}")
         state = initial_state(config, context)
-        _take_reward_scale(checkpoint, state, say)
+        _take_reward_scale(checkpoint.path, read_reward_scaling(checkpoint), state, say)
         return state
 
     # Tensors of a RogueNet are matched by name.
@@ -461,22 +462,29 @@ def state_from(
     )
     say(f"weights of {saved.path}, step {saved.step}:\n{report.summary()}")
     if takes_values:
-        _take_reward_scale(find(saved.path), state, say)
+        is_file = saved.path.is_file()
+        scaling = read_model_file(saved.path).reward_scaling if is_file else None
+        if scaling is None:
+            scaling = read_reward_scaling(find(saved.path))
+        _take_reward_scale(saved.path, scaling, state, say)
     return state
 
 
-def _take_reward_scale(source: Checkpoint, state: State, say: Callable[[str], None]) -> None:
+def _take_reward_scale(
+    path: Path, saved: StateDict, state: State, say: Callable[[str], None]
+) -> None:
     """Load the reward scale of a checkpoint, which its values depend on.
 
     Args:
-        source: the checkpoint.
+        path: the checkpoint, for messages.
+        saved: its state of `RewardScaling`.
         state: state of the new run, whose reward scaling is modified.
         say: prints a line if only one of the two runs scales rewards.
 
     Raises:
         CheckpointError: the statistics in the checkpoint are damaged.
     """
-    scaling, saved = state.reward_scaling, read_reward_scaling(source)
+    scaling = state.reward_scaling
     if (scaling is not None) != bool(saved):
         now, then = ("unscaled", "scaled") if scaling is None else ("scaled", "unscaled")
         say(
@@ -484,5 +492,5 @@ def _take_reward_scale(source: Checkpoint, state: State, say: Callable[[str], No
             f"ones; ppo.reward_scaling={str(bool(saved)).lower()} keeps their unit"
         )
     elif scaling is not None:
-        with loading(f"{source.path}: {LOSS_STATE}", "algorithm"):
+        with loading(f"{path}: {LOSS_STATE}", "algorithm"):
             scaling.load_state_dict(saved)

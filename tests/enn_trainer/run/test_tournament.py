@@ -244,13 +244,13 @@ def test_evaluation_against_the_pool_spreads_episodes_over_members_and_seats(poo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["eval", "watch"])
+@pytest.mark.parametrize(("name", "work"), [("eval", "evaluate"), ("watch", "watch")])
 def test_commands_read_a_save_and_its_pool_once(
-    name: str, pooled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, work: str, pooled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that goes on with keep=1 deletes the save at any moment."""
     folder, out = shutil.copytree(pooled, tmp_path / "run"), tmp_path / "out.html"
-    command = importlib.import_module(f"enn_trainer.cli.{name}_command")
+    command = importlib.import_module(f"enn_trainer.cli.work.{work}")
     config_of = command.config_of
 
     def after_it_is_deleted(*arguments: Any) -> TrainConfig:

@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 
 from enn_trainer import CheckpointError, StateManager, load_agent
 from enn_trainer.base.state_part import UnusedPart
-from enn_trainer.checkpoints import state_files
+from enn_trainer.checkpoints import saved_state
 from enn_trainer.checkpoints.format import verify
 from enn_trainer.checkpoints.lookup import find, members_of
 from enn_trainer.checkpoints.saved_run import read_saved_run
@@ -353,7 +353,7 @@ class Failing(League):
 def test_error_of_load_state_dict_names_part_and_file(
     jousts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_files, "League", Failing)
+    monkeypatch.setattr(saved_state, "League", Failing)
     message = f"{REST}: league: league: IndexError: list index out of range"
     with pytest.raises(CheckpointError, match=message):
         members_of(jousts)

@@ -1,0 +1,1 @@
+"""Export of agents: ONNX graphs, their check, and the files for programs that play."""
