@@ -144,6 +144,7 @@ REASONS = {
     "needs Stable-Baselines3": 1,
     "needs a service with an account": 1,
     "starts several processes": 2,
+    "takes twenty minutes": 2,
 }
 """Reasons for which blocks of the documentation are not run, and the number of these blocks."""
 

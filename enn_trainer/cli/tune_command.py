@@ -52,7 +52,7 @@ def parser() -> OneLineParser:
     parser.option("--metric", "TAG", "metric to search for: 'TAG max' or 'TAG min'")
     parser.option("--trials", "N", "number of trials", type=positive)
     parser.option(
-        "--budget", "TIME", "time of training, such as 20m: then no trial begins", type=_s
+        "--budget", "TIME", "time of training, such as 20m: then no trial begins", type=_seconds
     )
     parser.option(
         "--jobs", "N", "runs at the same time, one thread each (default: 1)", type=positive
@@ -76,14 +76,16 @@ def tune_command(arguments: Sequence[str]) -> int:
         ConfigError, CheckpointError: a mistake in the arguments, or in the folder.
     """
     options = parse_typed(parser(), arguments, TrainConfig)
-    folder = path_of_run(options.words[0]) if len(options.words) == 1 else None
-    if folder is not None and (is_study(folder) or options.show):
+    folder = path_of_run(options.words[0]) if options.words else Path()
+    if is_study(folder):
         excluded = [*_OF_PLAN, *(_OF_LIMITS if options.show else ())]
-        if unused := [f"--{name}" for name in excluded if vars(options)[name] is not None]:
-            raise ConfigError(f"{unused[0]}: expected no such option, as {folder} is a search")
+        unused = [f"--{name}" for name in excluded if vars(options)[name] is not None]
+        if unused := [*options.words[1:], *unused]:
+            raise ConfigError(f"{unused[0]}: expected nothing that the search in {folder} has")
         to, plan = folder, None
     elif options.show:
-        raise ConfigError(f"DIR: expected the folder of a search, got {' '.join(options.words)}")
+        got = " ".join(options.words) or "none"
+        raise ConfigError(f"DIR: expected the folder of a search, got {got}")
     else:
         plan = _plan(options)
         to = options.to or RUNS / "tune" / env_label(plan.base.env.id).rpartition(":")[2]
@@ -127,7 +129,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     return Plan(dump_config(config), ranges, options.metric, **chosen)
 
 
-def _s(text: str) -> float:
+def _seconds(text: str) -> float:
     """Parse a time such as 90, 90s, 20m, 2h or 1d to seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if match is None:
