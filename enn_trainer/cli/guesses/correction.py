@@ -36,7 +36,7 @@ from entity_env.named_world import likely_name
 Parsers: TypeAlias = Mapping[str, Callable[[], ArgumentParser]]
 _WITH_SETTINGS = {"train", "resume", "profile", "clone", "tune"}
 _OF_ENV = {"train", "tune", "profile", "check", "play", "envs"}
-_OF_RUN = {"eval", "watch", "serve", "resume", "plot", "inspect"}
+_OF_RUN = {"eval", "watch", "serve", "resume", "export", "plot", "inspect"}
 _CONFIG_FILES = {".ron", ".yaml", ".yml", ".toml", ".json"}
 _COMMAND_FOR_RUN = {
     "train": "resume",
@@ -121,6 +121,8 @@ def correct(program: str, typed: Sequence[str], parsers: Parsers) -> Correction:
         env = _env_of(words) or (groups[names[0]][0] if names else "")
         name, words = _with_run_to_resume(words, env)
         words += _length_of_evals(words, env)
+    if name == "export" and "--to" not in words:
+        words, mistakes = [*words, "--to", "out"], mistakes | {"--to"}
     if name == "tune":
         words, mistakes = _with_search(words), mistakes | _REQUIRED_OF_SEARCH
 

@@ -9,6 +9,7 @@ COMMANDS_OF_OTHER_LIBRARIES = {
     "demo": "watch",
     "describe": "inspect",
     "diagnose": "doctor",
+    "convert": "export",
     "enjoy": "watch",
     "env": "envs",
     "evaluate": "eval",
@@ -44,11 +45,8 @@ SEARCH = {
 TUNE = "enn tune"
 """Option of a command that trains, for a search."""
 _COPY = "tar -czf {name}.tar.gz {}"
-_LOAD = """python -i -c "from enn_trainer import load_agent; agent = load_agent('{}')\""""
 UNAVAILABLE = {
-    "convert": ("agents are loaded in Python", _LOAD),
     "delete": ("a run is a folder", "rm -r {}"),
-    "export": ("agents are loaded in Python", _LOAD),
     "publish": ("a run is a folder to copy", _COPY),
     "push": ("a run is a folder to copy", _COPY),
     "push_to_hub": ("a run is a folder to copy", _COPY),
@@ -106,6 +104,7 @@ OPTIONS_OF_OTHER_LIBRARIES = {
     "profile": _NOTHING,
     "resume": _NOTHING,
     "train": _TRAIN_OPTIONS,
+    "export": {**_NOTHING, "onnx": "", "output": "--to {}", "opset_version": "--opset {}"},
     "tune": {**_NOTHING, "n_jobs": "--jobs {}", "n_trials": "--trials {}"},
     "watch": {**_PLAY_OPTIONS, "render": "", "save_video": ""},
 }

@@ -279,5 +279,5 @@ def test_every_line_can_be_corrected(command: str, words: list[str]) -> None:
     text, mistakes = correct("enn", [command, *words], _PARSERS)
     assert text
     assert mistakes <= {
-        *["CHECKPOINT", "COMMAND", "ENV", "RUN", "ranges", "--metric", "--trials"]
+        *["CHECKPOINT", "COMMAND", "ENV", "RUN", "ranges", "--metric", "--trials", "--to"]
     } | {part for word in (command, *words) for part in (word, *re.split(r"[=:\s]+", word))}
