@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import get_args
 
 from enn_trainer.base.errors import ConfigError
-from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
+from enn_trainer.cli.arguments import OneLineParser, line_with_trust, not_negative, positive
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import dump_config, load_with_sources
 from enn_trainer.runtime.start_folder import RUNS, path_of_run
-from enn_trainer.runtime.trust import env_label
+from enn_trainer.runtime.trust import Trust, env_label
 from enn_trainer.tuning.ranges import is_range, ranges_of_file
 from enn_trainer.tuning.report import lines, write_report
 from enn_trainer.tuning.search import open_search, search
@@ -65,6 +65,7 @@ def parser() -> OneLineParser:
     folder = "folder of the search (default: runs/tune/<world>)"
     parser.option("--to", "DIR", folder, type=Path)
     parser.flag("--show", "print the table of a search, and the best settings")
+    parser.flag("--trust", "use the code that the folder of a search names")
     parser.flag("--anyway", "continue with changed code or packages, and trials of lost hosts")
     return parser
 
@@ -98,7 +99,8 @@ def tune_command(arguments: Sequence[str]) -> int:
         return 0
     limits = {name: vars(options)[name] for name in _OF_LIMITS}
     limits["budget_s"] = limits.pop("budget")
-    study, new_limits = open_search(to, plan, limits, options.anyway)
+    trust = Trust(is_complete=options.trust, line=line_with_trust("enn tune", arguments))
+    study, new_limits = open_search(to, plan, limits, options.anyway, trust=trust)
     print(f"search in {to}; enn tune {to} continues it")
     status = search(study, new_limits, options.anyway)
     print(*lines(study), sep="\n")

@@ -6,6 +6,7 @@ field with the metadata `validation.JSON_TEXT` also accepts a section.
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, is_dataclass
@@ -128,6 +129,10 @@ class _Builder(Problems):
         self.messages.append(f"{path}: expected {type_text(kind)}, got {short_repr(value)}")
 
 
+_PROBLEM = re.compile("; (?=[^;:]+: expected )")
+"""Begin of another problem in a message, whose hints follow a semicolon as well."""
+
+
 @contextmanager
 def _prefix_errors(cls: Any, path: str, problems: Problems) -> Iterator[None]:
     """Collect the errors of a class, prefixed with the path of its section."""
@@ -136,7 +141,7 @@ def _prefix_errors(cls: Any, path: str, problems: Problems) -> Iterator[None]:
             yield
     except ValueError as error:
         where = f"{path}." if path else f"{cls.__name__}: "
-        problems.messages += [where + problem for problem in str(error).split("; ")]
+        problems.messages += [where + problem for problem in _PROBLEM.split(str(error))]
 
 
 def type_of_field(kind: Any, name: str) -> Any:

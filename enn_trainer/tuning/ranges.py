@@ -82,7 +82,15 @@ class Range:
         return self.sampler.draw(int(share * 2**64))
 
     def override(self, param: Any) -> str:
-        """Return the assignment of the setting for a parameter, as on a command line."""
+        """Return the assignment of the setting for a parameter, as on a command line.
+
+        Raises:
+            ConfigError: it is no parameter of this range, as in a damaged file.
+        """
+        is_choice = self.sampler.kind == "choice"
+        if not (param in self.sampler.values if is_choice else type(param) in (int, float)):
+            got = short_repr(param)
+            raise ConfigError(f"{self.field}: expected a parameter of {self.text!r}, got {got}")
         value = self.value(param)
         return f"{self.field}={value if isinstance(value, str) else ron.in_one_line(value)}"
 

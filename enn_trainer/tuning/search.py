@@ -13,7 +13,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import as_overrides, dump_config, load_config
 from enn_trainer.config.schedules import settings_of
 from enn_trainer.config.shipped import find_config
-from enn_trainer.runtime.trust import TYPED, import_named
+from enn_trainer.runtime.trust import TYPED, Trust, import_named
 from enn_trainer.runtime.versions import package_version
 from enn_trainer.tuning.driver import Driver
 from enn_trainer.tuning.ranges import check_ranges
@@ -27,6 +27,7 @@ from enn_trainer.tuning.study import (
     Sampler,
     Study,
     changed_limits,
+    code_of_plan,
     is_study,
     read_plan,
     write_plan,
@@ -124,6 +125,7 @@ def open_search(
     limits: Mapping[str, Any],
     anyway: bool = False,
     program: Sequence[str] = ENN_TRAIN,
+    trust: Trust = TYPED,
 ) -> tuple[Study, Limits]:
     """Open the search in a folder, or begin a new one after all checks.
 
@@ -133,14 +135,17 @@ def open_search(
         limits: fields of `Limits` to change; those that are None stay.
         anyway: see `tune`.
         program: program that trains.
+        trust: trust in the code that the folder names, if `plan` is None.
 
     Raises:
-        ConfigError: see `tune`.
+        ConfigError: see `tune`; or the folder names code that is not trusted.
     """
     if missing := missing_package("optuna", "scipy"):
         raise ConfigError(f"enn tune: {missing}")
     if is_study(folder):
         saved, before, versions = read_plan(folder)
+        if plan is None:
+            trust.check(code_of_plan(saved, str(folder)))
         if plan is not None and (difference := difference_of(saved, plan)):
             raise ConfigError(
                 f"{folder}: expected the search that it has, got another one: {difference}; use "

@@ -23,11 +23,13 @@ import numpy as np
 
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, read_plain_file, replace_file
+from enn_trainer.checkpoints.named_code import code_in_config
 from enn_trainer.checkpoints.run_lock import claim, folder_lock
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import load_config
 from enn_trainer.config.schedules import settings_of
 from enn_trainer.config.train_config import read_best
+from enn_trainer.runtime.trust import NamedCode
 from enn_trainer.tuning.judge import Curve
 from enn_trainer.tuning.ranges import Range, overrides_of, problem_of, read_range
 from enn_trainer.tuning.trials import Ending
@@ -190,7 +192,8 @@ class Study:
 
     def arguments(self, number: int, seed: int) -> list[str]:
         """Return the arguments of `enn train` for a run of a trial."""
-        overrides = self.optuna.get_trials(deepcopy=False)[number].user_attrs["overrides"]
+        params = self.optuna.get_trials(deepcopy=False)[number].params
+        overrides = overrides_of(self.plan.all_ranges, params) if number else []
         config = ["--config", str(self.folder / CONFIG)]
         return [*config, *overrides, f"seed={seed}", f"trial={number}"]
 
@@ -391,6 +394,22 @@ def read_plan(folder: Path) -> tuple[Plan, Limits, dict[str, Any]]:
         return plan, limits, dict(content["versions"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(f"{folder / PLAN}: damaged, expected the plan of a search") from None
+
+
+def code_of_plan(plan: Plan, source: str) -> Iterator[NamedCode]:
+    """Yield the code that the configuration of a plan and its ranges name.
+
+    Args:
+        plan: the plan.
+        source: the file, for messages.
+    """
+    yield from code_in_config(plan.base, source)
+    for searched in plan.all_ranges:
+        for param in searched.tried():
+            with suppress(ConfigError):
+                changes = [searched.override(param)]
+                config = load_config(TrainConfig, None, changes, text=plan.config)
+                yield from code_in_config(config, source)
 
 
 def changed_limits(limits: Limits, changes: Mapping[str, Any]) -> Limits:

@@ -91,7 +91,7 @@ def _problems(config: RelposEncodingConfig) -> Iterator[str]:
     if rotated and not config.radial:
         yield (
             "rotation_vec_features, rotation_angle_feature: expected radial=true, as only angles "
-            "are rotated; leave them out"
+            "are rotated; set it, or leave them out"
         )
     projected = config.value_relpos_projection or config.key_relpos_projection
     if config.per_entity_projections and not projected:

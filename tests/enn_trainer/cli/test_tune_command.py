@@ -13,10 +13,11 @@ from enn_trainer.cli import run, tune_command
 from enn_trainer.cli.tune_command import _plan, parser
 from enn_trainer.cli.typed_settings import parse_typed
 from enn_trainer.config import TrainConfig
-from enn_trainer.tuning.study import Plan, read_plan
+from enn_trainer.tuning import search as search_module
+from enn_trainer.tuning.study import Limits, Plan, read_plan, write_plan
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
-from tests.enn_trainer.tuning.builders import reopened, toy_search
+from tests.enn_trainer.tuning.builders import reopened, toy_plan, toy_search
 from tests.fork_server import ENN, start_program
 
 pytest.importorskip("optuna", reason="the extra tune is not installed")
@@ -94,6 +95,30 @@ def test_limits_of_a_search_are_changed(tmp_path: Path, monkeypatch: pytest.Monk
     assert run(["tune", str(tmp_path / "s"), *words]) == 0
     _, limits, _ = read_plan(tmp_path / "s")
     assert (limits.trials, limits.jobs, limits.budget_s, limits.keep) == (5, 2, 3600, "all")
+
+
+@pytest.mark.parametrize("named_in", ["configuration", "range"])
+def test_code_that_only_the_folder_names_is_not_imported(
+    named_in: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = tmp_path / "code.py"
+    code.write_text("raise SystemExit('imported')")
+    folder, env = tmp_path / "s", f"{code}:World"
+    is_range = named_in == "range"
+    choice = json.dumps(env)
+    folder.mkdir()
+    ranges = {"env.id": f'choice "Xor" {choice}'} if is_range else {"optim.lr": "uniform 0.1 0.2"}
+    plan = toy_plan(*([] if is_range else [f"env.id={env}"]), ranges=ranges)
+    write_plan(folder, plan, Limits(trials=1), {"packages": {}, "code": {}})
+    text = refused(["tune", str(folder)], capsys)
+    assert "env.id: expected an environment of `enn envs` or one named on the command" in text
+    assert f"enn tune --trust {folder}" in text
+    monkeypatch.setattr(search_module, "versions_of", lambda config: {"packages": {}, "code": {}})
+    monkeypatch.setattr(tune_command, "search", lambda study, limits, anyway: 0)
+    assert run(["tune", str(folder), "--trust"]) == 0
 
 
 @pytest.mark.alone

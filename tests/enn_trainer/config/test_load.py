@@ -735,3 +735,16 @@ def test_a_problem_in_a_section_of_a_long_name_is_cut_short() -> None:
 
 def test_help_shows_the_fields_of_a_list_of_sections() -> None:
     assert hps_info(TrainConfig, "freeze_until").startswith("optim.groups[].freeze_until: Optional")
+
+
+def test_hints_of_problems_are_no_settings() -> None:
+    """Hints follow a semicolon, as further problems of a section do."""
+    relpos = "extent: [4], position_features: [x, y], distance: true, value_gate: relu"
+    rotation = "rotation_vec_features: [a, b], rotation_angle_feature: c"
+    with pytest.raises(ConfigError) as caught:
+        load_config(TrainConfig, None, [f"net.relpos_encoding=({relpos}, {rotation})"])
+    where = "net.relpos_encoding.rotation_vec_features, rotation_angle_feature: expected"
+    assert [*caught.value.problems] == [
+        f"{where} one of them, got both; leave one out",
+        f"{where} radial=true, as only angles are rotated; set it, or leave them out",
+    ]

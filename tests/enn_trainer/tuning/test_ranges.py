@@ -1,6 +1,7 @@
 """Ranges of settings, and their distributions."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,3 +138,18 @@ def test_a_file_can_hold_ranges(tmp_path: Path) -> None:
     file.write_text("optim.lr: loguniform 1e-4 1e-2")
     with pytest.raises(ConfigError, match="--ranges: expected 'ranges:"):
         ranges_of_file(file)
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "param"),
+    [
+        ("env.id", 'choice "Xor" "Duel"', '"other.py:World"'),
+        ("env.id", 'choice "Xor" "Duel"', 0),
+        ("optim.lr", "loguniform 0.001 0.1", "other.py:World"),
+        ("optim.lr", "loguniform 0.001 0.1", True),
+    ],
+)
+def test_parameters_of_other_ranges_are_refused(field: str, text: str, param: Any) -> None:
+    """A file cannot name other values than those of the range."""
+    with pytest.raises(ConfigError, match=f"{field}: expected a parameter of"):
+        read_range(field, text).override(param)
