@@ -130,7 +130,7 @@ class _Builder(Problems):
 
 
 _PROBLEM = re.compile("; (?=[^;:]+: expected )")
-"""Begin of another problem in a message, whose hints follow a semicolon as well."""
+"""Separator of problems in a message; hints follow a semicolon too."""
 
 
 @contextmanager
