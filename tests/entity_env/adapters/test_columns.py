@@ -99,10 +99,10 @@ def test_number_without_a_label_is_refused_in_used_rows(option: str, value: floa
         assert len(reader.read({"t": [[0, value], [1, 7]]}).features["u"]) == 1
         with pytest.raises(InvalidObservation) as error:
             reader.read({"t": [[1, value], [1, 7]]})
-        assert str(error.value) == (
-            "t: expected values of 'color' with a name, {'red': 7, 'green': 3}, got "
-            f"{value:g}; name it in FieldMap.entities['u'].{option}"
-        )
+        message = str(error.value)
+        assert message.startswith("t: expected")
+        assert f"{{'red': 7, 'green': 3}}, got {value:g}; " in message
+        assert message.endswith(f"FieldMap.entities['u'].{option}")
 
 
 # Rows that are chosen by their labels.
@@ -400,10 +400,10 @@ def test_global_number_without_a_label_is_refused(value: float) -> None:
     assert reader.read({"a": {"b": 3}}).global_features.tolist() == [3]
     with pytest.raises(InvalidObservation) as error:
         reader.read({"a": {"b": value}})
-    assert str(error.value) == (
-        "a.b: expected values of 'a.b' with a name, {'x': 0, 'y': 1, 'z': 2, 'w': 3}, got "
-        f"{value:g}; name it in FieldMap.global_features['a.b'].kinds"
-    )
+    message = str(error.value)
+    assert message.startswith("a.b: expected")
+    assert f"{{'x': 0, 'y': 1, 'z': 2, 'w': 3}}, got {value:g}; " in message
+    assert message.endswith("FieldMap.global_features['a.b'].kinds")
 
 
 # Mistakes.

@@ -490,10 +490,10 @@ def test_number_without_a_label_is_refused_in_rows_with_an_entity(value: float) 
     assert reader.read({"t": [[1, 1], [0, value]]}).features["u"].tolist() == [[0, 1]]
     with pytest.raises(InvalidObservation) as error:
         reader.read({"t": [[1, 1], [1, value]]})
-    assert str(error.value) == (
-        f"t: expected values of 'kind' with a name, {{'a': 0, 'b': 1}}, got {value:g}; "
-        "name it in FieldMap.entities['u'].one_hot"
-    )
+    message = str(error.value)
+    assert message.startswith("t: expected")
+    assert f"{{'a': 0, 'b': 1}}, got {value:g}; " in message
+    assert message.endswith("FieldMap.entities['u'].one_hot")
 
 
 @pytest.mark.parametrize(
