@@ -133,7 +133,7 @@ class TrialRun:
 
     @property
     def last_line(self) -> str:
-        """Last line that the run printed, without `error: `."""
+        """Last line that the run printed, without the word error."""
         lines: list[str] = []
         with suppress(OSError), read_plain(self._log) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
