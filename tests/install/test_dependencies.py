@@ -1,5 +1,6 @@
 """Wheels of all dependencies exist wherever this project is to be installed, for every extra."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -25,8 +26,14 @@ def resolve(*options: str) -> set[str]:
     # Of docstring_parser 0.13, which hyperstate needs, the index has the source alone.
     wheels = ("--only-binary", ":all:", "--no-binary", "docstring-parser")
     command = [tool, "pip", "compile", "--quiet", "--native-tls", *wheels, *options]
+    # Of Python 3.14, onnxruntime has wheels for macOS 14 and later.
+    environment = {**os.environ, "MACOSX_DEPLOYMENT_TARGET": "14.0"}
     done = subprocess.run(
-        [*command, ROOT / "pyproject.toml"], capture_output=True, text=True, timeout=300
+        [*command, ROOT / "pyproject.toml"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
     return {line.partition("==")[0] for line in done.stdout.splitlines() if "==" in line}
