@@ -42,7 +42,7 @@ AT_ONCE = (
 """Commands that take at most `AT_ONCE_S` seconds of processor each."""
 AT_ONCE_S = 0.5
 INSTALL_S = 60.0
-LIMITS = {"first agent": 15.0, "own environment": 15.0}
+LIMITS = {"first agent": 15.0, "own environment": 30.0}
 """Limits of processor seconds, as ratios to `import torch`."""
 LARGEST_GB = 1.2
 
