@@ -17,12 +17,11 @@ from entity_env.actions.chains import parents_first
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace
 from rogue_net.actions.dense_action import DenseAction, rows_of
 from rogue_net.attention import PaddedContext, attention_mask
-from rogue_net.dense_arrays import Arrays, input_arrays, networks, output_arrays, padded_batch
+from rogue_net.dense_arrays import Arrays, input_arrays, networks, output_arrays
 from rogue_net.embedding import TypeEmbedding, module_key
 from rogue_net.input_norm import CLIP, InputNorm
 from rogue_net.layout import Bucket, masked_mean
 from rogue_net.memory import MEMORY, Memory
-from rogue_net.ragged import EntityBatch
 from rogue_net.relpos.attention import SparseRows
 from rogue_net.relpos.cells import Cells
 from rogue_net.relpos.encoding import RelposEncoding
@@ -480,10 +479,3 @@ def _check_memory(memory: Memory | None) -> None:
         raise ValueError(
             "net.memory.inputs: expected none but reward to export, got action; train without it"
         )
-
-
-def dense_inputs(
-    net: DenseNet, batch: EntityBatch, uniforms: Mapping[ActionName, Tensor] | None = None
-) -> Arrays:
-    """Call `padded_batch` for a network."""
-    return padded_batch(net.agent, batch, uniforms)

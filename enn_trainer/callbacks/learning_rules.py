@@ -212,14 +212,14 @@ def means_unmoved(e: Evidence) -> Iterator[Notice]:
             for component in space.components
             if all(_is_unmoved(window, action, component, e) for window in e.windows)
         ]
-        if names:
-            initial = {name: f"{space.initial_value(name):g}" for name in names}
-            suggestion = ", ".join(f'"{name}": ...' for name in names[:MOST_LISTED])
+        if names := names[:MOST_LISTED]:
+            initial = ", ".join(f"{space.initial_value(name):g}" for name in names)
+            suggestion = ", ".join(f'"{name}": ...' for name in names)
             yield Notice(
                 f"mean/{action}",
-                f"{action}: the mean of {' and of '.join(names[:MOST_LISTED])} has not moved from "
-                f"its initial value ({', '.join([*initial.values()][:MOST_LISTED])}), and the "
-                f"return does not rise ({e.flat_return:.3g}): begin near useful values with "
+                f"{action}: the mean of {' and of '.join(names)} has not moved from its initial "
+                f"value ({initial}), and the return does not rise ({e.flat_return:.3g}): begin "
+                "near useful values with "
                 f"start={{{suggestion}}} in its action space, or narrow the bounds",
                 "a-mean-that-does-not-move",
             )

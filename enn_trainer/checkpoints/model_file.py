@@ -70,6 +70,11 @@ def has_metadata(path: Path) -> bool:
         return False
 
 
+def is_model_file(path: Path) -> bool:
+    """Return True for a file of this kind by its name."""
+    return path.suffix == ".safetensors" and path.is_file()
+
+
 def read_model_file(path: Path) -> ModelFile:
     """Read a file; nothing in it is executed.
 

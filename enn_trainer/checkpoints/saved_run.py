@@ -18,7 +18,7 @@ from enn_trainer.checkpoints.lookup import (
     require_members,
     split_member,
 )
-from enn_trainer.checkpoints.model_file import ModelFile, read_model_file
+from enn_trainer.checkpoints.model_file import ModelFile, is_model_file, read_model_file
 from enn_trainer.checkpoints.saved_state import read_config, read_spaces, read_state
 from enn_trainer.checkpoints.state import make_policy
 from enn_trainer.checkpoints.state_files import read_reward_scaling, read_tensors
@@ -73,7 +73,7 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None, with_pool: bool = 
         CheckpointError: there is no valid checkpoint, its weights are not finite, or the member
             does not exist or is no network.
     """
-    if path.suffix == ".safetensors" and path.is_file():
+    if is_model_file(path):
         return _run_of_file(path, agent)
     if (named := split_member(path)) is None:
         saved = find(path)
@@ -103,7 +103,7 @@ def read_model(path: Path) -> tuple[Path, ModelFile]:
     Raises:
         CheckpointError: there is no valid checkpoint.
     """
-    if path.suffix == ".safetensors" and path.is_file():
+    if is_model_file(path):
         return path, read_model_file(path)
     saved = find(path)
     state = read_state(saved)

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from enn_trainer.cli.arguments import OneLineParser, line_with_trust, positive
+from enn_trainer.export import OPSET
 from enn_trainer.runtime.interrupt import ended_by
 from enn_trainer.runtime.start_folder import paths_from
 
-OPSET = 18
-"""Default version of the ONNX operators."""
 _EPILOG = """\
 The folder gets model.onnx, for any number of entities, model.safetensors for load_agent,
 interface.json, play.py and example.npz. The outputs of onnxruntime are compared with those of

@@ -14,8 +14,8 @@ from enn_trainer.base.errors import ConfigError
 from enn_trainer.export.frames import random_draws, with_random_states
 from rogue_net.actions.parts import ConditionalDistribution, parent_rows, parents_first
 from rogue_net.answer import NetOutput
-from rogue_net.dense import DenseNet, dense_inputs
-from rogue_net.dense_arrays import Arrays, networks
+from rogue_net.dense import DenseNet
+from rogue_net.dense_arrays import Arrays, networks, padded_batch
 from rogue_net.ragged import EntityBatch
 
 TOLERANCE = 1e-5
@@ -51,7 +51,7 @@ def check_onnx(content: bytes, net: DenseNet, agent: Any, batch: EntityBatch) ->
     """
     draws = random_draws(batch)
     batch, states = with_random_states(net, batch)
-    outputs = run_onnx(content, {**dense_inputs(net, batch, draws), **states})
+    outputs = run_onnx(content, {**padded_batch(net.agent, batch, draws), **states})
     worst = {"": 0.0}
     with torch.no_grad(), in_float32(agent):
         expected = agent(batch, uniforms=draws)

@@ -26,6 +26,7 @@ from enn_trainer.base.state_part import StateDict
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.model_file import ModelFile
 from enn_trainer.config.load import dump_config
+from enn_trainer.export import OPSET
 from enn_trainer.export.check import check_onnx, run_onnx
 from enn_trainer.export.frames import (
     frames_of_env,
@@ -33,12 +34,12 @@ from enn_trainer.export.frames import (
     random_frames,
     with_random_states,
 )
-from enn_trainer.export.onnx_file import OPSET, check_exporter, onnx_bytes
+from enn_trainer.export.onnx_file import check_exporter, onnx_bytes
 from enn_trainer.runtime.trust import is_passed_from_python
 from entity_env.spaces import ActionSpace, Entity
 from entity_env.vec.vec_env import VecEnv
-from rogue_net.dense import DenseNet, dense_inputs
-from rogue_net.dense_arrays import Arrays, ArraySpec
+from rogue_net.dense import DenseNet
+from rogue_net.dense_arrays import Arrays, ArraySpec, padded_batch
 from rogue_net.ragged import EntityBatch
 
 FORMAT = "enn-trainer export"
@@ -151,7 +152,7 @@ def _example(net: DenseNet, frames: EntityBatch) -> Arrays:
 
 def _inputs(net: DenseNet, frames: EntityBatch) -> Arrays:
     frames, states = with_random_states(net, frames)
-    return {**dense_inputs(net, frames, random_draws(frames)), **states}
+    return {**padded_batch(net.agent, frames, random_draws(frames)), **states}
 
 
 def _scale_of(reward_scaling: StateDict) -> float:

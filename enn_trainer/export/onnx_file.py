@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from enn_trainer.base.errors import ConfigError
+from enn_trainer.export import OPSET
 from entity_env.imports.extras import missing_package
 from rogue_net.dense import DenseNet
 from rogue_net.dense_arrays import Arrays, ArraySpec
 
-OPSET = 18
-"""Version of the operators, of onnxruntime 1.14 and later."""
 IR_VERSION = 8
 """Version of the file format that onnxruntime 1.14 reads."""
 LEAST_TORCH = (2, 9)

@@ -144,7 +144,7 @@ class Driver:
         study = self.study
         study.tell(number, state, value)
         self._remove_saves()
-        trial = study.optuna.get_trials(deepcopy=False)[number]
+        trial = study.trial(number)
         result = f"{study.plan.tag} {value:.4g}" if value is not None else state.lower()
         error = next((run.error for run in study.runs(number).values() if run.error), "")
         changes = ", ".join(trial.user_attrs["overrides"]) or "the configuration as it is"
@@ -177,9 +177,8 @@ class Driver:
     def _confirmations(self) -> list[Callable[[], None]]:
         """Return a task for each run with a fresh seed: of the best trials, and of trial 0."""
         study = self.study
-        completed = [trial.number for trial in study.trials("COMPLETE")]
-        best = best_trials({number: Score.of(study.scores(number)) for number in completed})
-        numbers = dict.fromkeys([*best, *({0} & {*completed})])
+        scores = study.completed_scores()
+        numbers = dict.fromkeys([*best_trials(scores), *({0} & scores.keys())])
         first = study.plan.base.seed + study.plan.seeds
         seeds = range(first, first + self.limits.confirm)
         return [partial(self._confirm, number, seed) for seed in seeds for number in numbers]
@@ -202,9 +201,7 @@ class Driver:
         study, keep = self.study, self.limits.keep
         if keep == "all":
             return
-        completed = [trial.number for trial in study.trials("COMPLETE")]
-        scores = {number: Score.of(study.scores(number)) for number in completed}
-        best = best_trials(scores) if keep == "best" else []
+        best = best_trials(study.completed_scores()) if keep == "best" else []
         for trial in study.trials("COMPLETE", "PRUNED", "FAIL"):
             for run_dir in study.trial_dir(trial.number).glob("seed-*/"):
                 is_free = not is_locked(run_dir) and not (run_dir / PINS).exists()

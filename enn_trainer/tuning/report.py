@@ -83,8 +83,7 @@ def winner(study: Study) -> int | None:
 
 def _deciding_scores(study: Study) -> dict[int, Score]:
     """Return the scores on fresh seeds, or in the search if some of the best have none yet."""
-    completed = [trial.number for trial in study.trials("COMPLETE")]
-    scores = {number: Score.of(study.scores(number)) for number in completed}
+    scores = study.completed_scores()
     is_confirmed = {*best_trials(scores)} <= study.confirmed().keys()
     return (is_confirmed and confirmed_scores(study)) or scores
 
@@ -165,7 +164,7 @@ def write_report(study: Study) -> None:
 
 def best_config(study: Study, number: int, shares: Mapping[str, float]) -> str:
     """Return the configuration of a trial as RON, with a comment at each searched field."""
-    overrides = study.optuna.get_trials(deepcopy=False)[number].user_attrs["overrides"]
+    overrides = study.trial(number).user_attrs["overrides"]
     config = load_config(TrainConfig, None, overrides, text=study.plan.config)
     comments = {
         name: f"searched: {text}" + (f"; importance {shares[name]:.2f}" if shares else "")

@@ -30,7 +30,7 @@ from enn_trainer.config.load import load_config
 from enn_trainer.config.schedules import settings_of
 from enn_trainer.config.train_config import read_best
 from enn_trainer.runtime.trust import NamedCode
-from enn_trainer.tuning.judge import Curve
+from enn_trainer.tuning.judge import Curve, Score
 from enn_trainer.tuning.ranges import Range, overrides_of, problem_of, read_range
 from enn_trainer.tuning.trials import Ending
 
@@ -166,9 +166,13 @@ class Study:
         allowed = [trial for trial in trials if "refused" not in trial.user_attrs]
         return [trial for trial in allowed if not states or trial.state.name in states]
 
+    def trial(self, number: int) -> "FrozenTrial":
+        """Return a trial as it is now."""
+        return self.optuna.get_trials(deepcopy=False)[number]
+
     def runs(self, number: int) -> dict[int, RunRecord]:
         """Return the records of the runs of a trial in the search, by seed."""
-        attrs = self.optuna.get_trials(deepcopy=False)[number].user_attrs
+        attrs = self.trial(number).user_attrs
         records = {key: value for key, value in attrs.items() if key.startswith("seed ")}
         return {int(key.split()[1]): RunRecord._make(value) for key, value in records.items()}
 
@@ -176,6 +180,11 @@ class Study:
         """Return the scores of the seeds of a trial, signed, in the order of seeds."""
         records = sorted(self.runs(number).items())
         return [self.plan.sign * run.score for _, run in records if run.score is not None]
+
+    def completed_scores(self) -> dict[int, Score]:
+        """Return the scores of the completed trials in the search, by trial."""
+        completed = [trial.number for trial in self.trials("COMPLETE")]
+        return {number: Score.of(self.scores(number)) for number in completed}
 
     def confirmed(self) -> dict[int, dict[int, RunRecord]]:
         """Return the records of runs with fresh seeds, by trial and seed."""
@@ -192,7 +201,7 @@ class Study:
 
     def arguments(self, number: int, seed: int) -> list[str]:
         """Return the arguments of `enn train` for a run of a trial."""
-        params = self.optuna.get_trials(deepcopy=False)[number].params
+        params = self.trial(number).params
         overrides = overrides_of(self.plan.all_ranges, params) if number else []
         config = ["--config", str(self.folder / CONFIG)]
         return [*config, *overrides, f"seed={seed}", f"trial={number}"]
@@ -209,7 +218,7 @@ class Study:
 
     def report(self, number: int, step: int, value: float) -> None:
         """Record a value of the first seed of a running trial, unless there is one at the step."""
-        if step not in self.optuna.get_trials(deepcopy=False)[number].intermediate_values:
+        if step not in self.trial(number).intermediate_values:
             self._storage.set_trial_intermediate_value(self._id(number), step, value)
 
     def note(self, number: int, name: str, value: object) -> None:
@@ -269,9 +278,8 @@ class Study:
             if anyway or trial.user_attrs["host"] == self.host:
                 with ExitStack() as claims:
                     is_claimed = claims.enter_context(self._claimed(trial.number))
-                    trials = self.optuna.get_trials(deepcopy=False)
                     # It may have ended before its claim was released.
-                    if is_claimed and not trials[trial.number].state.is_finished():
+                    if is_claimed and not self.trial(trial.number).state.is_finished():
                         stack.enter_context(claims.pop_all())
                         return trial.number
         return None

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from rogue_net import EntityBatch, RogueNet, RogueNetWithValueNet
 from rogue_net.actions.gaussian_numbers import SquashedGaussian
-from rogue_net.dense import DenseNet, dense_inputs
+from rogue_net.dense import DenseNet
+from rogue_net.dense_arrays import padded_batch
 
 
 def draws_of(batch: EntityBatch, seed: int = 0) -> dict[str, Tensor]:
@@ -55,7 +56,7 @@ def dense_outputs(
     padding: int = 0,
 ) -> dict[str, Tensor]:
     """Outputs for padded arrays, for the actors of all frames."""
-    inputs = {**dense_inputs(net, batch, draws_of(batch, seed)), **(more or {})}
+    inputs = {**padded_batch(net.agent, batch, draws_of(batch, seed)), **(more or {})}
     if padding:
         inputs = {name: _with_padding(name, x, padding, net) for name, x in inputs.items()}
     with torch.no_grad():

@@ -13,7 +13,8 @@ from entity_env import CategoricalActionSpace, batch_obs
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig, RogueNetWithValueNet, ValueBinsConfig
 from rogue_net.actions.heads import HEADS, ActionHead
 from rogue_net.config import MemoryConfig
-from rogue_net.dense import DenseNet, dense_inputs
+from rogue_net.dense import DenseNet
+from rogue_net.dense_arrays import padded_batch
 from tests.enn_trainer.chains_world import Camp
 from tests.rogue_net import kinds_case, memory_case
 from tests.rogue_net.actions import chains_case
@@ -143,7 +144,7 @@ def test_a_frame_without_entities_and_one_with_500() -> None:
 
 def test_padding_may_have_any_content() -> None:
     batch, net = batch_of([frame(3, 1, 1), frame(1)]), DenseNet(net_of())
-    inputs = dense_inputs(net, batch)
+    inputs = padded_batch(net.agent, batch)
     expected = net(inputs)
     for name, count in ("Unit", [3, 1]), ("Goal", [1, 0]):
         for i, n in enumerate(count):
@@ -157,4 +158,4 @@ def test_a_kind_of_action_without_dense_is_an_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(HEADS[CategoricalActionSpace], "dense", ActionHead.dense)
     net = DenseNet(net_of())
     with pytest.raises(NotImplementedError, match=r"CategoricalHead\.dense"):
-        net(dense_inputs(net, batch_of([frame(1)])))
+        net(padded_batch(net.agent, batch_of([frame(1)])))

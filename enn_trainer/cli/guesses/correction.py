@@ -35,7 +35,8 @@ from entity_env.named_world import likely_name
 
 Parsers: TypeAlias = Mapping[str, Callable[[], ArgumentParser]]
 _WITH_SETTINGS = {"train", "resume", "profile", "clone", "tune"}
-_OF_ENV = {"train", "tune", "profile", "check", "play", "envs"}
+_TRAINING = {"train", "tune", "profile"}
+_OF_ENV = _TRAINING | {"check", "play", "envs"}
 _OF_RUN = {"eval", "watch", "serve", "resume", "export", "plot", "inspect"}
 _CONFIG_FILES = {".ron", ".yaml", ".yml", ".toml", ".json"}
 _COMMAND_FOR_RUN = {
@@ -105,7 +106,7 @@ def correct(program: str, typed: Sequence[str], parsers: Parsers) -> Correction:
     # Its arguments: a name, as of an environment or a run, is neither an option nor an assignment.
     groups = _groups(words, command)
     names = [i for i, group in enumerate(groups) if _is_name(group[0], command)] if is_enn else []
-    if name in ("train", "tune", "profile"):
+    if name in _TRAINING:
         while names and groups[names[0]][0].lower() in ALGORITHMS:
             groups[names.pop(0)] = []
     for i, group in enumerate(groups):
@@ -183,7 +184,7 @@ def _line_of_unavailable(command: str, words: Sequence[str]) -> str:
 
 def _corrected_name(command: str, name: str) -> tuple[str, list[str]]:
     """Return the command for the first name of a line, and the words to type for the name."""
-    path, is_training = path_of_run(name), command in ("train", "tune", "profile")
+    path, is_training = path_of_run(name), command in _TRAINING
     if name == "list" and command in ("envs", "runs"):
         return command, []
     if command in _OF_RUN:

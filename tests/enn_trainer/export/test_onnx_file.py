@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from enn_trainer.base.errors import ConfigError
+from enn_trainer.export import OPSET
 from enn_trainer.export.check import TOLERANCE, check_onnx, run_onnx
 from enn_trainer.export.frames import random_draws, random_frames, with_random_states
-from enn_trainer.export.onnx_file import OPSET, check_operators, onnx_bytes
+from enn_trainer.export.onnx_file import check_operators, onnx_bytes
 from entity_env import (
     ActionSpace,
     CategoricalActionSpace,
@@ -35,7 +36,8 @@ from rogue_net import (
     ValueBinsConfig,
 )
 from rogue_net.config import MemoryConfig
-from rogue_net.dense import DenseNet, dense_inputs
+from rogue_net.dense import DenseNet
+from rogue_net.dense_arrays import padded_batch
 from tests.rogue_net.dense_case import draws_of, of_actors
 from tests.rogue_net.nets import SPACE as NETS_SPACE
 from tests.rogue_net.nets import batch_of, frame
@@ -95,7 +97,7 @@ def everything(memory: MemoryConfig | None = None) -> Any:
 def exported(agent: Any, frames: EntityBatch, **options: Any) -> tuple[DenseNet, bytes]:
     net = DenseNet(agent, **options).eval()
     frames, states = with_random_states(net, frames)
-    example = {**dense_inputs(net, frames, random_draws(frames)), **states}
+    example = {**padded_batch(net.agent, frames, random_draws(frames)), **states}
     return net, onnx_bytes(net, example, {"about": "a test"})
 
 
@@ -168,7 +170,7 @@ def test_sampled_choices_are_those_of_the_agent(case: tuple[Any, DenseNet, bytes
     count = 0
     for seed in range(20):
         draws = draws_of(frames, seed)
-        outputs = run_onnx(content, {**dense_inputs(net, frames, draws), **states})
+        outputs = run_onnx(content, {**padded_batch(net.agent, frames, draws), **states})
         with torch.no_grad():
             expected = agent(frames, uniforms=draws)
         got = of_actors(outputs, frames)
