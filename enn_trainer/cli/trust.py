@@ -148,6 +148,8 @@ def measure_command(path: Path, config: TrainConfig, name: str = "eval") -> str:
     env, naming = config.env, []
     if names_code(env.id):
         naming = [TRUST] if any(texts_of_code(json.loads(env.kwargs))) else ["--env", env.id]
+    if name == "eval" and config.selfplay is not None:
+        naming += ["--opponent", "random"]
     return shell_command("enn", name, str(path), *naming)
 
 

@@ -54,8 +54,10 @@ from enn_trainer.tracking.progress import format_duration
 from enn_trainer.tracking.track import flatten_config
 from enn_trainer.viewer.played import ReplaySettings, SuiteReplay
 from enn_trainer.viewer.replay_format import check_replaceable
+from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match
+from entity_env.vec.vec_env import VecEnv
 
 MOST_ENVS = 256
 """Default limit of parallel environments; more are hardly faster."""
@@ -96,13 +98,14 @@ def evaluate(options: argparse.Namespace) -> int:
         captures.append(SuiteReplay(ReplaySettings(page)))
 
     # Evaluate.
-    fit_num_envs(saved, config, options, trust)
+    world = fit_num_envs(saved, config, options, trust)
     threads, device = ThreadPool.of(saved.agent), torch.device("cpu")
     make_envs, make_opponent = trusted_envs(trust), NamedOpponents(trust)
     evaluator = Evaluator(config, make_envs, make_opponent, saved, device, threads)
     evaluator.by_episode = by is not None
     if options.video is not None:
         evaluator.check_rendering()
+    note_on_opponent(world, options)
     try:
         with threads, threads.at_work(), eval_progress() as watch:
             if options.ray is None:
@@ -233,18 +236,18 @@ def fitting_num_envs(trained: TrainConfig, most: int, sides: int, agents: int) -
 
 def fit_num_envs(
     saved: SavedRun, config: TrainConfig, options: argparse.Namespace, trust: Trust
-) -> int:
+) -> Environment | Match | VecEnv:
     """Set the number of environments of each suite to a multiple of the sides of its match.
 
     Returns:
-        Number of sides in the environment of the unnamed suite.
+        The environment of the unnamed suite, closed.
 
     Raises:
         ConfigError: an environment has other spaces than the agent or does not accept its
             arguments, or `--num-envs` does not fit.
     """
     assert config.eval is not None
-    trained, field, sides = saved.config.env, "--env" if options.env else "env.id", {}
+    trained, field, worlds = saved.config.env, "--env" if options.env else "env.id", {}
     for name, suite in list(all_suites(config.eval, config.env)):
         # Create the environment of the suite, and compare its spaces.
         what, hint = f"--env: {suite.env.id}", ""
@@ -265,8 +268,7 @@ def fit_num_envs(
             raise ConfigError(f"{what} has other spaces: {'; '.join(different)}{hint}")
 
         # Its number of environments.
-        num_sides = world.num_sides if isinstance(world, Match) else 1
-        sides[name] = num_sides
+        worlds[name], num_sides = world, sides_of(world)
         if options.num_envs is None:
             settings = config.eval.suites[name] if name else config.eval
             settings.num_envs = _num_envs(saved.config, options, num_sides)
@@ -280,7 +282,24 @@ def fit_num_envs(
     if config.env.id != trained.id and json.loads(trained.kwargs) and not options.env_kwargs:
         note = f"{config.env.id} does not get the arguments of the run, {trained.kwargs}"
         print(f"note: --env: {note}; set its arguments with --env-kwargs", file=sys.stderr)
-    return sides[""]
+    return worlds[""]
+
+
+def sides_of(world: Environment | Match | VecEnv) -> int:
+    """Return the number of sides of a match, 1 for other environments."""
+    return world.num_sides if isinstance(world, Match) else 1
+
+
+def note_on_opponent(world: Environment | Match | VecEnv, options: argparse.Namespace) -> None:
+    """Print a note if an opponent is missing, or has no effect."""
+    note = None
+    if isinstance(world, Match) and options.opponent is None:
+        advice = "to measure it against another player, add --opponent random"
+        note = f"the agent plays all {world.num_sides} sides of a match; {advice}"
+    elif isinstance(world, Environment) and options.opponent is not None:
+        note = "--opponent: no effect, because the environment is no match"
+    if note is not None:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def table(

@@ -16,7 +16,13 @@ from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
 from enn_trainer.cli.arguments import is_writable_at, writable
 from enn_trainer.cli.load_world import trusted_envs
 from enn_trainer.cli.trust import check_trusted
-from enn_trainer.cli.work.evaluate import config_of, eval_progress, fit_num_envs, fitting_num_envs
+from enn_trainer.cli.work.evaluate import (
+    config_of,
+    eval_progress,
+    fit_num_envs,
+    fitting_num_envs,
+    sides_of,
+)
 from enn_trainer.evaluation.evaluation import EXPLAINING
 from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import NamedOpponents, create_agent
@@ -127,7 +133,7 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
     """Let the agent play and return the first episodes."""
     config = config_of(saved.config, options)
     trust = check_trusted(saved, config, options)
-    sides = fit_num_envs(saved, config, options, trust)
+    sides = sides_of(fit_num_envs(saved, config, options, trust))
     assert config.eval is not None
     if options.num_envs is None:  # no more environments than episodes to show
         agents = 1 if options.opponent is None else 2

@@ -113,6 +113,20 @@ def test_opponents_play_the_other_side(duel_run: Path, tmp_path: Path) -> None:
         assert result["suites"][""]["metrics"]["win"]["count"] == 12
 
 
+def test_notes_tell_when_an_opponent_is_missing_or_has_no_effect(
+    duel_run: Path, mines_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def notes(folder: Path, *options: str) -> list[str]:
+        assert run(["eval", str(folder), *QUICK, *options]) == 0
+        return [x for x in capsys.readouterr().err.splitlines() if x.startswith("note: ")]
+
+    assert notes(mines_run) == notes(duel_run, "--opponent", "random") == []
+    [missing] = notes(duel_run)
+    assert "the agent plays all 2 sides of a match; to measure it" in missing
+    [useless] = notes(mines_run, "--opponent", "random")
+    assert "--opponent: no effect" in useless
+
+
 def test_published_checkpoint_is_evaluated(tmp_path: Path) -> None:
     """It learnt to take the best cherries first, which is a return of 1."""
     result = evaluated(tmp_path, str(GOLDEN), *QUICK, "--deterministic")

@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from enn_trainer import StateManager, command, load_agent, load_checkpoint, train
+from enn_trainer import (
+    StateManager,
+    TrainConfig,
+    command,
+    load_agent,
+    load_checkpoint,
+    train,
+)
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.cli import run
+from enn_trainer.cli.trust import measure_command
+from enn_trainer.config.load import load_config
 from entity_env.examples import Xor
 from entity_env.named_world import is_environment_factory
 from tests.enn_trainer.builders import SMALL, run_small
@@ -283,6 +292,12 @@ def test_commands_printed_by_train_and_show_are_valid(
     run_line(go_on, capsys)
     for folder in (next(Path("runs").glob("*-1")), Path("my run")):
         assert find(folder).step > before, "the line raises the bound that ended the run"
+
+
+def test_runs_with_self_play_are_measured_against_an_opponent() -> None:
+    for settings, end in ([], "run"), (["selfplay={}"], "run --opponent random"):
+        config = load_config(TrainConfig, None, ["env.id=Duel", *settings])
+        assert measure_command(Path("run"), config).endswith(f"enn eval {end}")
 
 
 class Wrong:
