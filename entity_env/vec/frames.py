@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -113,12 +113,14 @@ class Frames:
             with_ids += counts
         if self.strict and not _are_in_order(chain.from_iterable(columns)):
             return False
-        unique = list(map(set().union, *columns)) if columns else []
+        # One set at a time, which is faster than all of them in memory.
+        unique = map(set().union, *columns) if columns else ()
         if columns and list(map(len, unique)) != with_ids.tolist():
             return False
         # Entities of types without ids are called (type, row).
         are_named = np.array_equal(with_ids, self.totals)
-        return are_named or tuple not in set(map(type, chain.from_iterable(unique)))
+        all_ids = chain.from_iterable(chain.from_iterable(columns))
+        return are_named or tuple not in set(map(type, all_ids))
 
     def _check_frame_ids(self, i: int) -> None:
         """Raise if the ids of one frame are invalid; slower than `_has_valid_ids`."""
@@ -220,6 +222,9 @@ class Frames:
         return tuple(map(self.types.index, types))
 
     def _positions_of_ids(self, i: int, ids: Any, what: str) -> list[int]:
+        is_single = type(ids) in (list, tuple) and len(ids) == 1 and type(ids[0]) in (int, str)
+        if is_single and (position := self._position_of_id(i, ids[0])) is not None:
+            return [position]
         try:
             by_id = self._positions_by_id(i) if len(ids) else {}
             positions = list(map(by_id.__getitem__, ids))
@@ -232,11 +237,24 @@ class Frames:
             raise unexpected(i, what, "each entity once", repr(ids))
         return positions
 
+    def _position_of_id(self, i: int, entity_id: Any) -> int | None:
+        """Return the position of an entity in frame i without a dictionary; None if unknown."""
+        first = 0
+        for name in self.types:
+            ids = self.obs[i].ids_of_type(name)
+            if type(ids) not in (list, tuple):
+                return None
+            try:
+                return first + ids.index(entity_id)
+            except ValueError:
+                first += len(ids)
+        return None
+
     def _positions_by_id(self, i: int) -> dict[EntityID, int]:
         """Return the position of each entity by its id or `(type, row)`; the ids must be valid."""
         if i not in self._positions:
             ids = chain.from_iterable(map(self.obs[i].ids_of_type, self.types))
-            self._positions[i] = {entity_id: position for position, entity_id in enumerate(ids)}
+            self._positions[i] = dict(zip(ids, count()))
         return self._positions[i]
 
     def are_visible(self, positions: Ragged) -> BoolArray:

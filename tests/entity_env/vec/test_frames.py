@@ -58,6 +58,12 @@ def test_located_positions_match_each_frame(world: World) -> None:
         ]
         assert named.values.tolist() == [row for rows in expected for row in rows]
         assert named.lengths.tolist() == [len(rows) for rows in expected]
+    # A single one by id.
+    for k in range(3):
+        single = [frame_ids[k : k + 1] for frame_ids in ids]
+        positions = frames_of(world.frames).locate(single, [None] * n, "who")
+        pairs = zip(places, single, strict=True)
+        assert positions.values.tolist() == [place[who] for place, names in pairs for who in names]
 
 
 @pytest.mark.slow

@@ -67,6 +67,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "unknown actor": (move(actor_ids=["c"]), r"actions.'move'. actors: .*got \['c'\]"),
     "an id for ids": (move(actor_ids=3), "actions.'move'. actors: expected ids among"),
     "an actor that is a list": (move(actor_ids=[["a"]]), "actions.'move'. actors: expected ids"),
+    "an actor that is an array": (
+        move(actor_ids=[np.array(["a"])]),
+        "'move'. actors: expected ids",
+    ),
     "unknown actor type": (move(actor_types=["C"]), "actions.'move'. actors: .*got 'C'"),
     "too few mask rows": (move(mask=[[True, True]]), r"'move'..mask: expected shape \(2, 2\)"),
     "uneven mask": (move(mask=[[True, True], [True]]), "actions.'move'..mask: expected booleans"),
