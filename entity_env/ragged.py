@@ -19,7 +19,9 @@ except ImportError:  # no wheel for this Python
 
 
 class Selection:
-    """Indices of frames, with a cache of row indices for arrays that share their lengths.
+    """Indices of frames, with a cache of indices on devices.
+
+    Row indices are shared by arrays that share their lengths.
 
     Args:
         frames: (n,) int64, in any order.
@@ -28,6 +30,13 @@ class Selection:
     def __init__(self, frames: IntArray) -> None:
         self.frames = frames
         self._cache: dict[tuple[int, Any], tuple[IntArray, IntArray, Any]] = {}
+        self._index: dict[Any, Any] = {}
+
+    def index(self, rows: Any) -> Any:
+        """Return the indices of the frames on the device of `rows`; see `rows` for the argument."""
+        if rows.place not in self._index:
+            self._index[rows.place] = rows.index_of(self.frames)
+        return self._index[rows.place]
 
     def rows(self, rows: Any) -> tuple[IntArray, Any]:
         """Return the lengths and the row indices of the selected frames.

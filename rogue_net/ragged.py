@@ -89,10 +89,13 @@ class RaggedTensor:
 
     def select(self, selection: Selection) -> "RaggedTensor":
         """Select frames."""
+        frames = selection.frames
+        if self.rows_of_each == 1:
+            rows = self.values.index_select(0, selection.index(self))
+            return RaggedTensor(rows, self.lengths[frames])
         if n := self.rows_of_each:  # equal lengths: index whole frames, (frames, n, ...)
-            frames = selection.frames
             by_frame = self.values.reshape(len(self.lengths), n, *self.values.shape[1:])
-            values = by_frame.index_select(0, self.index_of(frames)).flatten(0, 1)
+            values = by_frame.index_select(0, selection.index(self)).flatten(0, 1)
             return RaggedTensor(values, self.lengths[frames])
         lengths, rows = selection.rows(self)
         return RaggedTensor(self.values.index_select(0, rows), lengths)

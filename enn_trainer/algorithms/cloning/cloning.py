@@ -211,7 +211,8 @@ def loss_of(
     expected = values["value"].flatten()
     losses = imitation_losses(out, demos, loss)
     imitation = torch.cat([*losses.values()]).sum()
-    value = value_loss_of(values, returns.to(expected), expected, ppo, norm).sum() / value_scale
+    targets, unclipped = norm.normalized(returns.to(expected)), norm.normalized(expected)
+    value = value_loss_of(values, targets, unclipped, ppo, norm).sum() / value_scale
 
     # Score.
     numbers = [name for name in demos.actions if demos.batch.actions[name].bounds is not None]

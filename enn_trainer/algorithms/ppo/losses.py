@@ -1,8 +1,9 @@
 """PPO loss: formulas, computation by microbatch, and statistics."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.spans import Spans
 from entity_env.arrays import IntArray
+from entity_env.ragged import Selection
 from rogue_net.actions.parts import joint, num_active
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
 from rogue_net.value_bins import bin_targets
@@ -58,7 +60,8 @@ def normalize_acting(
     acting = np.flatnonzero(num_decisions)
     if len(acting) < 2:
         return advantages
-    selected = advantages[to_device(acting, advantages.device)]
+    all_act = len(acting) == len(num_decisions)
+    selected = advantages if all_act else advantages[to_device(acting, advantages.device)]
     return (advantages - selected.mean()) / (selected.std().clamp(min=least_std) + 1e-8)
 
 
@@ -78,12 +81,12 @@ def policy_loss(
         (actors,) float.
     """
     # L = max(-A * ratio, -A * clip(ratio, 1 - epsilon, 1 + epsilon)), equation 7 negated
-    ratio = logratio.exp()
+    ratio, costs = logratio.exp(), -advantages
     clipped = ratio.clamp(1 - clip_coef, 1 + clip_coef)
-    loss = torch.maximum(-advantages * ratio, -advantages * clipped)
+    loss = torch.maximum(costs * ratio, costs * clipped)
     if dual_clip is None:
         return loss
-    return torch.where(advantages < 0, torch.minimum(loss, -advantages * dual_clip), loss)
+    return torch.where(advantages < 0, torch.minimum(loss, costs * dual_clip), loss)
 
 
 def joint_logratio(logratio: Tensor, frame_of_actor: Tensor, num_frames: int) -> Tensor:
@@ -158,20 +161,27 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return -(targets * logits.log_softmax(dim=-1)).sum(dim=-1)
 
 
-def approx_kl(logratio: Tensor) -> Tensor:
+def approx_kl(logratio: Tensor, change: Tensor | None = None) -> Tensor:
     """Return a non-negative estimate of KL(old || new) for each actor: (actors,) -> (actors,).
 
     Its mean under the old policy is the KL divergence.
 
     Source: Schulman 2020, http://joschu.net/blog/kl-approx.html, estimator k3.
+
+    Args:
+        logratio: (actors,) float, new minus old log-probability of the choice of each actor.
+        change: (actors,) float, `logratio.exp() - 1`; None to compute it.
     """
     # k3 = (r - 1) - log(r), with r = p_new / p_old
-    return logratio.exp() - 1 - logratio
+    return (logratio.exp() - 1 if change is None else change) - logratio
 
 
-def is_clipped(logratio: Tensor, clip_coef: float) -> Tensor:
-    """Return True for actors with a clipped ratio, `|ratio - 1| > clip_coef`: (actors,) bool."""
-    return (logratio.exp() - 1).abs() > clip_coef
+def is_clipped(logratio: Tensor, clip_coef: float, change: Tensor | None = None) -> Tensor:
+    """Return True for actors with a clipped ratio, `|ratio - 1| > clip_coef`: (actors,) bool.
+
+    For `change` see `approx_kl`.
+    """
+    return (logratio.exp() - 1 if change is None else change).abs() > clip_coef
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
@@ -182,20 +192,33 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     return torch.where(variance > 0, 1 - (returns - values).var(correction=0) / variance, torch.nan)
 
 
-NORMS = ("gradnorm", "vf_gradnorm")
-"""Norms of the gradient before clipping: of the policy, and of a separate value network."""
-LARGE_NORM = 10.0
-"""Multiple of the limit from which a norm counts for `losses/gradnorm_large`."""
-UNITS = {
+LOSSES = {
     "policy_loss": "terms",
     "entropy": "terms",
     "approx_kl": "actors",
     "clipfrac": "actors",
     "value_loss": "frames",
-    **dict.fromkeys(NORMS, "steps"),
-    "gradnorm_large": "steps",
 }
 """Units over which the metrics `losses/...` are means; terms are actors, or frames with actors."""
+NORMS = ("gradnorm", "vf_gradnorm")
+"""Norms of the gradient before clipping: of the policy, and of a separate value network."""
+NORM_METRICS = (*NORMS, "gradnorm_large")
+"""Metrics that are means over optimizer steps."""
+LARGE_NORM = 10.0
+"""Multiple of the limit from which a norm counts for `losses/gradnorm_large`."""
+_TENSORS = ("sums", "norms", "kl_of_actions", "tuned_entropy")
+
+
+def norms_of_step(policy: Tensor, values: Tensor | None = None, *, max_norm: float) -> Tensor:
+    """Return the norms of an optimizer step by `NORM_METRICS`, (norms,) float.
+
+    Args:
+        policy: () float, norm of the gradient of the policy.
+        values: () float, norm of the gradient of a separate value network.
+        max_norm: limit of the norms.
+    """
+    of_values = torch.zeros_like(policy) if values is None else values
+    return torch.stack([policy, of_values, (policy > LARGE_NORM * max_norm).to(policy)])
 
 
 @dataclass
@@ -205,7 +228,8 @@ class LossStats:
     The sums stay on the device until the update ends, as reading them would synchronise with it.
 
     Attributes:
-        sums: () each, by the names of `UNITS`.
+        sums: (losses,), of the losses in `LOSSES`.
+        norms: (norms,), of the norms in `NORMS`, and of the large ones.
         counts: number of terms, actors, frames and optimizer steps, by unit.
         kl_of_actions: (actions,), approx_kl of the actors of each action.
         actors_of_actions: (actions,) int64 on the host, number of actors of each action.
@@ -214,7 +238,8 @@ class LossStats:
         per_actor: by name, sum over terms of each auxiliary loss of actors.
     """
 
-    sums: dict[str, Tensor]
+    sums: Tensor
+    norms: Tensor
     counts: Counter[str]
     kl_of_actions: Tensor
     actors_of_actions: IntArray
@@ -226,7 +251,8 @@ class LossStats:
     def zero(device: torch.device, num_actions: int, num_tuned: int = 0) -> "LossStats":
         """Create sums of 0."""
         return LossStats(
-            dict.fromkeys(UNITS, torch.zeros((), device=device)),
+            torch.zeros(len(LOSSES), device=device),
+            torch.zeros(len(NORM_METRICS), device=device),
             Counter(),
             torch.zeros(num_actions, device=device),
             np.zeros(num_actions, dtype=np.int64),
@@ -240,8 +266,8 @@ class LossStats:
 
     def add(self, other: "LossStats") -> None:
         """Add the sums of `other`."""
-        for name, total in other.sums.items():
-            self.sums[name] = self.sums[name] + total
+        self.sums = self.sums + other.sums
+        self.norms = self.norms + other.norms
         for sums, other_sums in (
             (self.auxiliary, other.auxiliary),
             (self.per_actor, other.per_actor),
@@ -255,8 +281,8 @@ class LossStats:
 
     def plain(self) -> dict[str, Any]:
         """Return the sums as plain data."""
-        named = {name: getattr(self, name) for name in ("sums", "auxiliary", "per_actor")}
-        tensors = {name: getattr(self, name) for name in ("kl_of_actions", "tuned_entropy")}
+        named = {name: getattr(self, name) for name in ("auxiliary", "per_actor")}
+        tensors = {name: getattr(self, name) for name in _TENSORS}
         return {
             **{k: {n: x.cpu().numpy() for n, x in each.items()} for k, each in named.items()},
             **{name: x.cpu().numpy() for name, x in tensors.items()},
@@ -275,34 +301,36 @@ class LossStats:
             return {key: tensor(x) for key, x in data[name].items()}
 
         return LossStats(
-            tensors("sums"),
-            Counter(data["counts"]),
-            tensor(data["kl_of_actions"]),
-            data["actors_of_actions"],
-            tensor(data["tuned_entropy"]),
-            tensors("auxiliary"),
-            tensors("per_actor"),
+            counts=Counter(data["counts"]),
+            actors_of_actions=data["actors_of_actions"],
+            auxiliary=tensors("auxiliary"),
+            per_actor=tensors("per_actor"),
+            **{name: tensor(data[name]) for name in _TENSORS},
         )
 
     def losses(self) -> dict[str, Tensor]:
         """Return the losses and gradient norms that must be finite, by name."""
+        sums = dict(zip(LOSSES, self.sums.unbind(), strict=True))
+        of_policy, of_values, _ = self.norms.unbind()
         return {
-            "the policy loss": self.sums["policy_loss"],
-            "the entropy": self.sums["entropy"],
-            "the value loss": self.sums["value_loss"],
+            "the policy loss": sums["policy_loss"],
+            "the entropy": sums["entropy"],
+            "the value loss": sums["value_loss"],
             **{
                 f"the auxiliary loss {name}": loss
                 for name, loss in [*self.auxiliary.items(), *self.per_actor.items()]
             },
-            "the norm of the gradient": self.sums["gradnorm"],
-            "the norm of the value network's gradient": self.sums["vf_gradnorm"],
+            "the norm of the gradient": of_policy,
+            "the norm of the value network's gradient": of_values,
         }
 
     def means(self) -> dict[str, float]:
         """Return the mean losses by their tags."""
+        sums, steps = zip(LOSSES, self.sums.tolist(), strict=True), max(1, self.counts["steps"])
+        norms = zip(NORM_METRICS, self.norms.tolist(), strict=True)
         return {
-            f"losses/{name}": self.sums[name].item() / max(1, self.counts[unit])
-            for name, unit in UNITS.items()
+            **{f"losses/{name}": x / max(1, self.counts[LOSSES[name]]) for name, x in sums},
+            **{f"losses/{name}": x / steps for name, x in norms},
         }
 
     def auxiliary_means(self) -> dict[str, float]:
@@ -337,9 +365,8 @@ class Minibatch:
         rows: (F,) int64, positions in `rollout`; undefined for frames of other processes.
         num_decisions: (F,) int64, number of decisions of each frame.
         num_terms: number of terms in the mean of the policy loss.
-        advantages: (F,) float.
-        returns: (F,) float.
-        old_values: (F,) float, the values predicted during the rollout.
+        targets: (3, F) float, advantages, normalised returns, and normalised predictions of these
+            during the rollout.
         norm: normalisation of the returns.
         keys: (F,) int64, seeds of the dropout of each frame.
     """
@@ -349,16 +376,14 @@ class Minibatch:
     rows: IntArray
     num_decisions: IntArray
     num_terms: int
-    advantages: Tensor
-    returns: Tensor
-    old_values: Tensor
+    targets: Tensor
     norm: TargetUnits
     keys: IntArray
 
     @staticmethod
     def of(
         rollout: Rollout,
-        estimate: Estimate,
+        targets: Tensor,
         decisions: IntArray,
         frames: IntArray,
         keys: IntArray,
@@ -367,28 +392,38 @@ class Minibatch:
     ) -> "Minibatch":
         """Select frames of a rollout; advantages are normalised over them with `ppo.norm_adv`.
 
-        `decisions` is the result of `Rollout.num_decisions`.
+        Args:
+            rollout: the rollout.
+            targets: (3, T * B) float, as in `targets_of`.
+            decisions: result of `Rollout.num_decisions`.
+            frames: (F,) int64.
+            keys: (F,) int64, seeds of the dropout of each frame.
+            ppo: settings of the loss.
+            norm: normalisation of the returns.
         """
-        index = to_device(frames, estimate.returns.device)
-        advantages, num_decisions = estimate.advantages.flatten()[index], decisions[frames]
+        selected = targets.index_select(1, to_device(frames, targets.device))
+        advantages, num_decisions = selected[0], decisions[frames]
         least_std = ppo.norm_adv_floor * norm.std
         if ppo.norm_adv and ppo.norm_adv_over == "acting":
-            advantages = normalize_acting(advantages, num_decisions, least_std)
+            selected[0] = normalize_acting(advantages, num_decisions, least_std)
         elif ppo.norm_adv:
-            advantages = normalize(advantages, least_std)
-        returns, old_values = estimate.returns.flatten()[index], rollout.values.flatten()[index]
+            selected[0] = normalize(advantages, least_std)
         return Minibatch(
             rollout=rollout,
             frames=frames,
             rows=rollout.shards.rows(frames),
             num_decisions=num_decisions,
             num_terms=_num_terms(num_decisions, ppo.weight_by),
-            advantages=advantages,
-            returns=returns,
-            old_values=old_values,
+            targets=selected,
             norm=norm,
             keys=keys,
         )
+
+
+def targets_of(rollout: Rollout, estimate: Estimate, norm: TargetUnits) -> Tensor:
+    """Return advantages, normalised returns, and their normalised predictions, (3, T * B)."""
+    returns, old_values = norm.normalized(estimate.returns), norm.normalized(rollout.values)
+    return torch.stack([estimate.advantages, returns, old_values]).flatten(1)
 
 
 def _num_terms(actors: IntArray, weight_by: PerActorOrFrame) -> int:
@@ -441,13 +476,14 @@ def loss_of_piece(
     # A parent action and its dependent actions are one decision: the sum over them.
     logratios = {name: out.logprobs[name] - old for name, old in old_logprobs.items()}
     decisions = joint(logratios, batch.actions)
-    logratio = torch.cat([*decisions.values()])
+    logratio = _cat(decisions.values())
     part_entropies = {name: out.entropies[name] for name in old_logprobs}
-    entropies = torch.cat([*joint(part_entropies, batch.actions).values()])
+    entropies = _cat(joint(part_entropies, batch.actions).values())
     frame_of_row = np.concatenate([chosen[name].frame_of_row() for name in decisions])
     frame_of_actor = to_device(frame_of_row, logratio.device)
     index = to_device(positions, logratio.device)
-    advantages = minibatch.advantages[index][frame_of_actor]
+    advantages, returns, old_values = minibatch.targets.index_select(1, index).unbind()
+    advantages = advantages.index_select(0, frame_of_actor)
     weights: Tensor | None = None
     if ppo.weight_by == "frame":
         weights = equal_frames(frame_of_actor, len(positions)).to(logratio)
@@ -465,13 +501,7 @@ def loss_of_piece(
         bonus = _weighted_sum(tuned, weights)
 
     # loss = (surrogate - bonus) / num_terms + vf_coef * value_error / num_frames
-    value_error = value_loss_of(
-        out.values,
-        minibatch.returns[index],
-        minibatch.old_values[index],
-        ppo,
-        minibatch.norm,
-    ).sum()
+    value_error = value_loss_of(out.values, returns, old_values, ppo, minibatch.norm).sum()
     loss = (surrogate - bonus) / max(1, minibatch.num_terms)
     loss = loss + ppo.vf_coef * value_error / len(minibatch.frames)
 
@@ -485,30 +515,35 @@ def loss_of_piece(
             per_actor[name] = total.detach()
 
     # Statistics.
-    kl_by_action = [approx_kl(one.detach()).sum() for one in logratios.values()]
     actors_of_actions = [num_active(batch.actions[name], x.values) for name, x in chosen.items()]
-    tuned_entropy = [
-        out.distribution(name).normalised_entropy(out.entropies[name].detach())
-        for name in ent_tunings
-    ]
-    return loss, LossStats(
-        {
-            "policy_loss": surrogate.detach(),
-            "entropy": entropy.detach(),
-            "approx_kl": approx_kl(logratio.detach()).sum(),
-            "clipfrac": is_clipped(clipped_logratio.detach(), ppo.clip_coef).sum(),
-            "value_loss": value_error.detach(),
-        },
-        Counter(
-            terms=_num_terms(minibatch.num_decisions[positions], ppo.weight_by),
-            actors=len(logratio),
-            frames=len(positions),
-        ),
-        torch.stack(kl_by_action),
-        np.array(actors_of_actions),
-        torch.stack(tuned_entropy) if tuned_entropy else logratio.new_zeros(0, 2),
-        per_actor=per_actor,
-    )
+    with torch.no_grad():
+        change = logratio.exp() - 1
+        kl = approx_kl(logratio, change).sum()
+        kl_by_action = [kl]
+        if len(logratios) > 1:
+            kl_by_action = [approx_kl(one).sum() for one in logratios.values()]
+        changes_of_ratio = change if clipped_logratio is logratio else None
+        clipped = is_clipped(clipped_logratio, ppo.clip_coef, changes_of_ratio)
+        tuned_entropy = [
+            out.distribution(name).normalised_entropy(out.entropies[name]) for name in ent_tunings
+        ]
+        sums = [surrogate, entropy, kl, clipped.sum(dtype=kl.dtype), value_error]
+        stats = LossStats(
+            sums=torch.stack(sums),
+            norms=_zeros(len(NORM_METRICS), device=logratio.device),
+            counts=Counter(
+                terms=_num_terms(minibatch.num_decisions[positions], ppo.weight_by),
+                actors=len(logratio),
+                frames=len(positions),
+            ),
+            kl_of_actions=torch.stack(kl_by_action),
+            actors_of_actions=np.array(actors_of_actions),
+            tuned_entropy=torch.stack(tuned_entropy)
+            if tuned_entropy
+            else _zeros(0, 2, device=logratio.device),
+            per_actor=per_actor,
+        )
+    return loss, stats
 
 
 def _gather(
@@ -516,13 +551,14 @@ def _gather(
 ) -> tuple[EntityBatch, dict[str, RaggedTensor], dict[str, Tensor]]:
     """Return the frames of a microbatch, and by action their choices and old log-probabilities."""
     rollout, frames = minibatch.rollout, minibatch.rows[positions]
-    chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
-    batch, past = replace(rollout.batch, past=None).take(frames), rollout.batch.past
+    selection = Selection(frames)
+    chosen = {name: rows.select(selection) for name, rows in rollout.actions.items()}
+    batch, past = replace(rollout.batch, past=None).select(selection), rollout.batch.past
     if past is not None:
         with spans.span("memory"):
             past = past.take(frames)
     batch = replace(batch, past=past, keys=minibatch.keys[positions])
-    old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
+    old_logprobs = {name: rows.select(selection).values for name, rows in rollout.logprobs.items()}
     return batch, chosen, old_logprobs
 
 
@@ -548,6 +584,17 @@ def _tuned_entropies(
     return torch.cat([*by_decision.values()])
 
 
+@cache
+def _zeros(*shape: int, device: torch.device) -> Tensor:
+    """Return zeros that must not be modified."""
+    return torch.zeros(shape, device=device)
+
+
+def _cat(parts: Collection[Tensor]) -> Tensor:
+    """Concatenate (n,) tensors."""
+    return next(iter(parts)) if len(parts) == 1 else torch.cat([*parts])
+
+
 def _weighted_sum(x: Tensor, weights: Tensor | None) -> Tensor:
     """Return the sum of (actors,) numbers, weighted if `weights` is not None."""
     return (x if weights is None else weights * x).sum()
@@ -560,7 +607,15 @@ def value_loss_of(
     ppo: PPOConfig,
     norm: TargetUnits,
 ) -> Tensor:
-    """Return the value loss of each of F frames, for returns normalised by `norm`, (F,) float."""
+    """Return the value loss of each of F frames, (F,) float.
+
+    Args:
+        values: output of the network.
+        returns: (F,) float, normalised by `norm`.
+        old_values: (F,) float, likewise.
+        ppo: settings of the loss.
+        norm: normalisation of the returns.
+    """
     if ppo.value_bins is not None:
         logits, expected = values.get("value_logits"), (len(returns), ppo.value_bins.num_bins)
         if logits is None or logits.shape != expected:
@@ -568,12 +623,12 @@ def value_loss_of(
             raise AgentError(
                 f"values['value_logits']: expected shape {expected} for ppo.value_bins, got {got}"
             )
-        return cross_entropy(logits, bin_targets(norm.normalized(returns), ppo.value_bins))
+        return cross_entropy(logits, bin_targets(returns, ppo.value_bins))
     clip_coef = ppo.clip_coef if ppo.vf_clip_coef is None else ppo.vf_clip_coef
     return value_loss(
         norm.normalized(values["value"].flatten()),
-        norm.normalized(returns),
-        norm.normalized(old_values),
+        returns,
+        old_values,
         clip_coef if ppo.clip_vloss else None,
         ppo.huber_delta if ppo.value_loss == "huber" else None,
     )

@@ -212,7 +212,10 @@ class PPO(RolloutAlgorithm):
         zero = partial(losses.LossStats.zero, device, num_actions, len(self.ent_tunings))
         total, auxiliary = zero(), auxiliary or {}
         shards = rollout.shards
-        decisions = rollout.num_decisions()
+        decisions, targets = (
+            rollout.num_decisions(),
+            losses.targets_of(rollout, estimate, value_norm),
+        )
         gradients = FlatGradients(agent.parameters(), len(shards.local))
         is_checked = _is_synchronous(device)
         exchange = context.exchange
@@ -225,7 +228,7 @@ class PPO(RolloutAlgorithm):
             step = total.counts["steps"]
             keys = mix(derive_seed(seed, "dropout"), step, frames).view(np.int64)
             minibatch = losses.Minibatch.of(
-                rollout, estimate, decisions, frames, keys, ppo, value_norm
+                rollout, targets, decisions, frames, keys, ppo, value_norm
             )
 
             # Gradient, summed over the microbatches of each shard, and of auxiliary losses.
@@ -245,11 +248,9 @@ class PPO(RolloutAlgorithm):
 
             # Optimizer step.
             with context.spans.span("step"):
-                for norm, optimizer in zip(losses.NORMS, self.optimizers(), strict=False):
-                    clip = optim.max_grad_norm
-                    stats.sums[norm] = optimizers.clipped_step(optimizer, clip, is_checked)
-                is_large = stats.sums["gradnorm"] > losses.LARGE_NORM * clip
-                stats.sums["gradnorm_large"] = is_large.float()
+                clip = optim.max_grad_norm
+                norms = [optimizers.clipped_step(x, clip, is_checked) for x in self.optimizers()]
+                stats.norms = losses.norms_of_step(*norms, max_norm=clip)
             stats.counts["steps"] = 1
             if is_checked:
                 optimizers.check_finite(agent, stats.losses(), f"minibatch {step + 1}")
@@ -398,7 +399,12 @@ class PPO(RolloutAlgorithm):
                         f"that no parameter has, got {name!r}"
                     )
             used_names.update(names)
-        for name in {"policy", "value", *losses.UNITS} & self.auxiliary_losses.keys():
+        for name in {
+            "policy",
+            "value",
+            *losses.LOSSES,
+            *losses.NORM_METRICS,
+        } & self.auxiliary_losses.keys():
             raise ValueError(
                 f"auxiliary_losses: {name}: losses/{name} or losses/{name}_loss is a metric "
                 "already; expected another name"
