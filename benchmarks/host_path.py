@@ -5,24 +5,29 @@
 Environments in arrays repeat their frames at no cost, and the network has constant outputs and a
 gradient of zeros, so that batching, storage, returns, minibatches, gathers, losses, metrics and the
 optimizer remain. The second row has an environment in Python in the process of the trainer. Times
-are processor time of one thread, medians of the repeats; *forward of minibatches* includes the
+are processor time of one thread, of the fastest repeat; *forward of minibatches* includes the
 choice and the entropy of an action, which every network computes.
 
 *Operations* are those that reach a backend of PyTorch, counted in a separate update.
 """
 
+import argparse
 import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from measured_on import processor, short_revision
 from scaling_measure import FEATURES, SPACE, Crowd
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from trained import table
 
 from enn_trainer import StateManager, Trainer
 from enn_trainer.algorithms.ppo import losses
@@ -37,17 +42,32 @@ from entity_env import (
 from rogue_net import EntityBatch, NetOutput
 from rogue_net.answer import answer
 
-ENVS = 4096
 UNITS = 16
 TO_REACH_US = {"environments in arrays": 6.0, "an environment in Python": 10.0}
 """Core-microseconds per frame."""
 TO_REACH_OPERATIONS = 40
 """Operations of the loss of one action of labels, without the network's."""
+
+
+class Settings(NamedTuple):
+    """Size of an update: environments, steps, frames of a minibatch, epochs."""
+
+    envs: int
+    steps: int
+    size: int
+    epochs: int
+
+    @property
+    def minibatches(self) -> int:
+        """Number of minibatches of an update."""
+        return self.epochs * -(-self.steps * self.envs // self.size)
+
+
 SETTINGS = {
-    "3 epochs of minibatches of 4,096 frames": (4, 4096, 3),
-    "2 minibatches of 16,384 frames": (8, 16384, 1),
+    "3 epochs of minibatches of 4,096 frames": Settings(4096, 4, 4096, 3),
+    "2 minibatches of 16,384 frames": Settings(4096, 8, 16384, 1),
 }
-"""Steps, minibatch size and epochs by name; the second are the settings of `scaling.py gpu`."""
+"""The second are the settings of `scaling.py gpu`."""
 
 
 class _Constant(torch.autograd.Function):
@@ -158,22 +178,21 @@ class Units(Environment):
 WORLDS: Mapping[str, Any] = {"environments in arrays": Crowd, "an environment in Python": Units}
 
 
-def trainer_of(world: str, settings: tuple[int, int, int], folder: str) -> Trainer:
+def trainer_of(world: str, settings: Settings, folder: str) -> Trainer:
     """Create a trainer with a constant network."""
-    steps, size, epochs = settings
     overrides = {
-        "rollout.num_envs": ENVS,
-        "rollout.steps": steps,
+        "rollout.num_envs": settings.envs,
+        "rollout.steps": settings.steps,
         "rollout.processes": 1,
-        "optim.bs": size,
-        "optim.update_epochs": epochs,
+        "optim.bs": settings.size,
+        "optim.update_epochs": settings.epochs,
         "data_dir": folder,
     }
     manager = StateManager(overrides=[f"{name}={value}" for name, value in overrides.items()])
     return Trainer(manager, WORLDS[world], agent=ConstantNetwork({"choose": 2}))
 
 
-def measure(world: str, settings: tuple[int, int, int], updates: int) -> dict[str, float]:
+def measure(world: str, settings: Settings, updates: int) -> dict[str, float]:
     """Return core-microseconds per frame of each span, and of all."""
     with TemporaryDirectory() as folder, trainer_of(world, settings, folder) as trainer:
         trainer.step()
@@ -189,8 +208,8 @@ def measure(world: str, settings: tuple[int, int, int], updates: int) -> dict[st
     return {"all": 1e6 * total / frames, **{path: scale * x for path, x in shares.items()}}
 
 
-def count(world: str, settings: tuple[int, int, int]) -> dict[str, float]:
-    """Return operations per step, per minibatch, and in the forward pass of the loss."""
+def count(world: str, settings: Settings) -> dict[str, float]:
+    """Return the operations of an update, and of the forward pass of the loss of a minibatch."""
     with TemporaryDirectory() as folder, trainer_of(world, settings, folder) as trainer:
         trainer.step()
         agent: Any = trainer.state.agent
@@ -212,9 +231,83 @@ def count(world: str, settings: tuple[int, int, int]) -> dict[str, float]:
                 trainer.step()
         finally:
             losses.loss_of_piece = loss_of_piece
-    steps, size, epochs = settings
     return {
         "update": sum(in_update.counts.values()),
-        "minibatches": epochs * -(-steps * ENVS // size),
         "loss": sum(in_loss.counts.values()) / num_losses,
     }
+
+
+PHASES = {
+    "rollout/env": "step",
+    "rollout/batch": "batching",
+    "rollout/act": "acting",
+    "rollout": "storage",
+    "returns": "returns",
+    "optimize/gradient/gather": "gather",
+    "optimize/gradient/forward": "network",
+    "optimize/gradient/backward": "backward",
+    "optimize/gradient": "loss",
+    "optimize/step": "optimizer",
+    "optimize": "minibatches",
+    "track": "metrics",
+}
+"""Columns of the table by span."""
+
+
+def report(options: argparse.Namespace) -> list[str]:
+    """Measure, and return the document as lines of Markdown."""
+    times, counts = [["environments", "settings", "all", *PHASES.values()]], []
+    for world in WORLDS:
+        for name, settings in SETTINGS.items():
+            rows = [measure(world, settings, options.updates) for _ in range(options.repeats)]
+            fastest = min(rows, key=itemgetter("all"))
+            cells = [f"{fastest.get(key, 0.0):.2f}" for key in ("all", *PHASES)]
+            times.append([world, name, *cells])
+            print(*times[-1], sep="\t", flush=True)
+    for name, settings in SETTINGS.items():
+        counts.append(f"- {name}: {operations(settings)}")
+    return [
+        "# Work of the host",
+        "",
+        f"`python benchmarks/host_path.py --updates {options.updates} --repeats {options.repeats}` "
+        f"at {short_revision()}, {processor()}, one thread: 4,096 environments with {UNITS} "
+        "entities in a frame, core-microseconds per frame. Definitions are in the script.",
+        "",
+        *table(times),
+        "",
+        f"To reach: {TO_REACH_US['environments in arrays']:g} with environments in arrays, and "
+        f"{TO_REACH_US['an environment in Python']:g} with one in Python, without its own code.",
+        "",
+        "Operations:",
+        "",
+        *counts,
+        "",
+    ]
+
+
+def operations(settings: Settings) -> str:
+    """Return the numbers of operations with environments in arrays, as text."""
+    counted = count("environments in arrays", settings)
+    return (
+        f"{counted['update']:,.0f} in an update of {settings.steps} steps and "
+        f"{settings.minibatches} minibatches; {counted['loss']:.0f} in the forward pass of "
+        f"the loss of a minibatch, without the network's (to reach: {TO_REACH_OPERATIONS})"
+    )
+
+
+def main() -> None:
+    """Measure, and print or write the results."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--updates", type=int, default=6)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--results", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    text = "\n".join(report(options))
+    print(f"\n{text}")
+    if options.results is not None:
+        options.results.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
