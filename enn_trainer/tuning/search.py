@@ -1,5 +1,6 @@
 """Searches from Python and from the command line: `tune`."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from difflib import get_close_matches
@@ -35,7 +36,7 @@ from enn_trainer.tuning.study import (
 from enn_trainer.tuning.trials import ENN_TRAIN, POLL_S, TrialRun, read_metric
 from entity_env.errors import UnknownWorld
 from entity_env.imports.extras import missing_package
-from entity_env.world_code import changed_classes, code_of
+from entity_env.world_code import code_of_modules
 
 TRIED = ("total_timesteps=1", "track=false", "mlflow_tracking_uri=None")
 """Settings of the run of one update that shows which metrics are logged."""
@@ -229,29 +230,32 @@ def _flat(plan: Plan) -> dict[str, object]:
     return {**settings, "name": "", **options, **ranges}
 
 
-def versions_of(config: TrainConfig) -> dict[str, Any]:
-    """Return the versions of packages, and digests of the code of the environments.
+def versions_of(config: TrainConfig) -> dict[str, str | None]:
+    """Return the versions of packages, and digests of the modules of the environments, by name.
 
     Raises:
         ConfigError: an environment does not exist.
     """
+    packages, code = ["enn-trainer", "torch", "numpy", "optuna"], dict[str, str]()
     sections = {"env": config.env, "eval.env": None if config.eval is None else config.eval.env}
-    packages, classes = ["enn-trainer", "torch", "numpy", "optuna"], []
     for path, section in sections.items():
         if section is not None:
-            library, colon, _ = section.id.partition(":")
-            packages += [library] * (bool(colon) and library in ("gymnasium", "pettingzoo"))
             try:
-                classes.append(import_named(section.id, f"{path}.id", TYPED))
+                code |= code_of_modules(import_named(section.id, f"{path}.id", TYPED))
             except UnknownWorld as error:
                 raise ConfigError(f"{path}.id: {error}") from None
-    code = code_of(*(cls for cls in classes if isinstance(cls, type)))
-    return {"packages": {name: package_version(name) for name in packages}, "code": code}
+            library = re.match(r"\w+(?=[.:])", section.id)  # of gymnasium:ID or package.module:Name
+            packages += [library[0]] if library else []
+    return {
+        **{name: package_version(name) for name in packages},
+        **{f"code of {name}": digest[:16] for name, digest in code.items()},
+    }
 
 
-def changes_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def changes_since(before: Mapping[str, str | None], now: Mapping[str, str | None]) -> str:
     """Return the differences of two results of `versions_of`, "" if there is none."""
-    names = sorted({*before["packages"], *now["packages"]})
-    pairs = [(name, before["packages"].get(name), now["packages"].get(name)) for name in names]
-    changed = [f"code of {name}" for name in changed_classes(before["code"], now["code"])]
-    return ", ".join([*(f"{n} {a} before, {b} now" for n, a, b in pairs if a != b), *changed])
+    names = [n for n in sorted({*before, *now}) if before.get(n) != now.get(n)]
+    return ", ".join(
+        n if n.startswith("code") else f"{n} {before.get(n)} before, {now.get(n)} now"
+        for n in names
+    )

@@ -112,11 +112,11 @@ def test_code_that_only_the_folder_names_is_not_imported(
     folder.mkdir()
     ranges = {"env.id": f'choice "Xor" {choice}'} if is_range else {"optim.lr": "uniform 0.1 0.2"}
     plan = toy_plan(*([] if is_range else [f"env.id={env}"]), ranges=ranges)
-    write_plan(folder, plan, Limits(trials=1), {"packages": {}, "code": {}})
+    write_plan(folder, plan, Limits(trials=1), {})
     text = refused(["tune", str(folder)], capsys)
     assert "env.id: expected an environment of `enn envs` or one named on the command" in text
     assert f"enn tune --trust {folder}" in text
-    monkeypatch.setattr(search_module, "versions_of", lambda config: {"packages": {}, "code": {}})
+    monkeypatch.setattr(search_module, "versions_of", lambda config: {})
     monkeypatch.setattr(tune_command, "search", lambda study, limits, anyway: 0)
     assert run(["tune", str(folder), "--trust"]) == 0
 

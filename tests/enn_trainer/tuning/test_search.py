@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -95,34 +94,37 @@ def test_changed_code_and_packages_need_consent(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     study = toy_search(folder, trials=1)
     saved = json.loads((folder / PLAN).read_text())
-    saved["versions"]["packages"]["numpy"] = "0.9"
+    saved["versions"]["numpy"] = "0.9"
     (folder / PLAN).write_text(json.dumps(saved))
     with pytest.raises(ConfigError, match=r"numpy 0.9 before, .* now; --anyway continues"):
         open_search(folder, None, {}, program=STUB)
     again, _ = open_search(folder, None, {}, anyway=True, program=STUB)
     assert content(again) == content(study)
-    code = {"garden.Garden": "1111:2222"}
-    assert (
-        changes_since(
-            {"packages": {}, "code": code}, {"packages": {}, "code": {"garden.Garden": "3333:4444"}}
-        )
-        == "code of garden.Garden"
-    )
 
 
-def test_changed_code_of_an_environment_is_named(tmp_path: Path) -> None:
+ENVIRONMENTS = {
+    "class": "class Garden(Xor):\n    bonus = {}\n",
+    "function": "def Garden():\n    return Xor() if {} else None\n",
+    "constant": "BONUS = {}\nclass Garden(Xor):\n    bonus = BONUS\n",
+    "helper": "from helper import Inner\ndef Garden():\n    return Inner()\n",
+    "comment": "class Garden(Xor):\n    pass  \n# {}",
+}
+
+
+@pytest.mark.parametrize("changed", ENVIRONMENTS)
+def test_changed_code_of_an_environment_is_named(changed: str, tmp_path: Path) -> None:
     versions = []
-    for name, reward in (("one", "0.0"), ("two", "1.0")):
-        file = tmp_path / name / "garden.py"
-        file.parent.mkdir()
-        lines = [
-            "from entity_env.examples import Xor",
-            "class Garden(Xor):",
-            f"    bonus = {reward}",
-        ]
-        file.write_text("\n".join(lines))
-        versions.append(versions_of(toy_plan(f"env.id={file}:Garden").base))
-    assert re.fullmatch(r"code of \S*Garden", changes_since(*versions))
+    for name, value in (("one", "0.0"), ("two", "1.0")):
+        folder = tmp_path / name
+        folder.mkdir()
+        head = "from entity_env.examples import Xor\n"
+        (folder / "garden.py").write_text(head + ENVIRONMENTS[changed].replace("{}", value))
+        (folder / "helper.py").write_text(f"{head}class Inner(Xor):\n    bonus = {value}\n")
+        sys.modules.pop("helper", None)
+        versions.append(versions_of(toy_plan(f"env.id={folder / 'garden.py'}:Garden").base))
+        sys.path.remove(str(folder))
+    expected = {"helper": "code of helper", "comment": ""}.get(changed, "code of garden")
+    assert changes_since(*versions) == expected
 
 
 def test_a_damaged_plan_is_reported(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ def study(tmp_path: Path) -> Study:
 
 def test_plans_round_trip(tmp_path: Path) -> None:
     plan, limits = toy_plan(seeds=2, sampler="qmc"), Limits(3, 60.0, jobs=2, keep="all")
-    write_plan(tmp_path, plan, limits, {"packages": {"numpy": "1"}})
-    assert read_plan(tmp_path) == (plan, limits, {"packages": {"numpy": "1"}})
+    write_plan(tmp_path, plan, limits, {"numpy": "1"})
+    assert read_plan(tmp_path) == (plan, limits, {"numpy": "1"})
     assert changed_limits(limits, {"trials": 5, "jobs": None}).trials == 5
     assert changed_limits(limits, {"trials": 5, "jobs": None}).jobs == 2
 
