@@ -138,19 +138,17 @@ class Study:
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         import optuna
-        from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+        from optuna.storages.journal import JournalFileBackend
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.folder, self.plan, self.host = folder, plan, socket.gethostname()
         self._active: set[int] = set()
-        path = str(folder / JOURNAL)
-        lock = JournalFileSymlinkLock(path, grace_period=GRACE_S)
+        lock: Any = JournalLock(folder / JOURNAL)
         lock.acquire()
-        try:
-            _cut_torn_line(folder / JOURNAL)
-        finally:
-            lock.release()
-        self._storage = optuna.storages.JournalStorage(JournalFileBackend(path, lock))
+        lock.release()
+        self._storage = optuna.storages.JournalStorage(
+            JournalFileBackend(str(folder / JOURNAL), lock)
+        )
         self.optuna: OptunaStudy = optuna.create_study(
             study_name="tune",
             storage=self._storage,
@@ -364,11 +362,35 @@ def _quasi_random(ranges: Sequence[Range], seed: int, number: int) -> dict[str, 
     return {r.field: r.at(float(share)) for r, share in zip(ranges, point, strict=True)}
 
 
-def _cut_torn_line(path: Path) -> None:
-    """Remove the incomplete last line of a killed process, under the lock of the file."""
-    with suppress(FileNotFoundError), path.open("rb+") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
+@final
+class JournalLock:
+    """Optuna's lock of a journal file, which removes an incomplete last line when acquired.
+
+    A killed process or a full disk leaves one, and a line after it would damage the journal.
+
+    Args:
+        path: the journal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from optuna.storages.journal import JournalFileSymlinkLock
+
+        self._path, self._lock = path, JournalFileSymlinkLock(str(path), grace_period=GRACE_S)
+
+    def acquire(self) -> bool:
+        """Wait for the lock."""
+        self._lock.acquire()
+        with suppress(FileNotFoundError), self._path.open("rb+") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            if file.read() not in (b"", b"\n"):
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+        return True
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._lock.release()
 
 
 # Files of a study.

@@ -112,10 +112,15 @@ def test_two_drivers_train_each_trial_once(tmp_path: Path) -> None:
     assert all(len(pids) == 1 for pids in starts)
 
 
-def test_a_torn_line_of_the_journal_is_removed(tmp_path: Path, straight: Path) -> None:
-    folder = tmp_path / "s"
-    toy_search(folder, trials=2)
-    whole = (folder / "journal.log").read_bytes()
-    (folder / "journal.log").write_bytes(whole + b'{"op_code": 4, "wor')
-    assert len(reopened(folder).trials()) == 2
-    assert (folder / "journal.log").read_bytes().startswith(whole + b"{")
+def test_a_torn_line_of_the_journal_is_removed(tmp_path: Path) -> None:
+    journal = tmp_path / "s" / "journal.log"
+    study = toy_search(tmp_path / "s", trials=2)
+    whole = journal.read_bytes()
+    torn = whole + b'{"op_code": 4, "wor'
+    journal.write_bytes(torn)
+    assert len(reopened(tmp_path / "s").trials()) == 2
+    assert journal.read_bytes().startswith(whole + b"{")
+    # Also while a driver runs, of another one that was killed.
+    journal.write_bytes(torn)
+    study.note_confirmed(0, 9, study.runs(0)[1])
+    assert reopened(tmp_path / "s").confirmed().keys() == {0}
