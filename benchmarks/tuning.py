@@ -24,9 +24,10 @@ from measured_on import processor, short_revision
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.shipped import shipped_configs
+from enn_trainer.tuning.driver import Driver
 from enn_trainer.tuning.judge import Score, best_trials, is_better, score_of_run
 from enn_trainer.tuning.report import confirmed_scores, verdict, winner
-from enn_trainer.tuning.search import open_search, search
+from enn_trainer.tuning.search import open_search
 from enn_trainer.tuning.study import Plan, Study
 from enn_trainer.tuning.trials import TrialRun, read_metric
 
@@ -85,7 +86,7 @@ def searched(row: Search, folder: Path, frames: int, options: argparse.Namespace
     plan = Plan(dump_config(base), RANGES, METRIC, SEEDS)
     study, all_limits = open_search(folder, plan, limits)
     driver_s, runs_s = time.process_time(), children_s()
-    search(study, all_limits)
+    Driver(study, all_limits).run()
     return Result(study, time.process_time() - driver_s, children_s() - runs_s)
 
 
@@ -121,10 +122,10 @@ def trained_to_the_end(study: Study, jobs: int, end_s: float) -> dict[int, list[
         run = TrialRun(study.run_dir(number, seed), study.arguments(number, seed))
         record = study.runs(number).get(seed)
         if record is None or record.ending != "completed":
-            ending = run.follow(plan.tag, lambda curve: False, lambda: time.monotonic() > end_s)
-            if ending != "completed":
+            record = run.follow(plan.tag, is_stopped=lambda: time.monotonic() > end_s)
+            if record.ending != "completed":
                 return None
-        metrics = read_metric(run.run_dir, plan.tag)
+        metrics = read_metric(study.run_dir(number, seed), plan.tag)
         return Trained(plan.sign * score_of_run(metrics.curve), metrics.frames)
 
     numbers = [trial.number for trial in study.trials("COMPLETE", "PRUNED")]
@@ -173,7 +174,7 @@ def gains(study: Study) -> str:
 def described(row: Search, study: Study) -> str:
     """Return a search in words, with the settings of its winner."""
     settings = f"`{' '.join(row.settings)}`" if row.settings else "the shipped configuration"
-    best = study.trial(winner(study) or 0).user_attrs["overrides"]
+    best = study.overrides(winner(study) or 0)
     trials = f"{len(study.trials())} trials of {study.plan.base.total_timesteps:,} frames"
     return f"{row.config} from {settings}, {trials}; winner: `{' '.join(best) or 'trial 0'}`"
 

@@ -114,9 +114,9 @@ def code_of_modules(world: object) -> dict[str, str]:
 
 def _folder(module: str) -> Path | None:
     """Return the folder of a module; None without a source file, or in the standard library."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    is_known = file and module.partition(".")[0] not in sys.stdlib_module_names
-    return Path(file).parent if is_known and file.endswith(".py") else None
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    is_code = file.endswith(".py") and module.partition(".")[0] not in sys.stdlib_module_names
+    return Path(file).parent if is_code else None
 
 
 def _with_bases(worlds: Sequence[type]) -> list[type]:

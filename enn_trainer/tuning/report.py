@@ -99,7 +99,7 @@ def verdict(study: Study) -> str:
     if scores != confirmed:
         return f"best in the search: {name} with {in_search}, which fresh seeds may not give"
     score, reference = confirmed[number], confirmed.get(0)
-    seeds = f"{score.seeds} fresh seeds"
+    seeds = f"{score.seeds} fresh seed{'s' * (score.seeds > 1)}"
     text = f"best on {seeds}: {name} with {_as_text(study, score)} (in the search {in_search})"
     if number == 0:
         return f"{text}; nothing beats it"
@@ -164,8 +164,7 @@ def write_report(study: Study) -> None:
 
 def best_config(study: Study, number: int, shares: Mapping[str, float]) -> str:
     """Return the configuration of a trial as RON, with a comment at each searched field."""
-    overrides = study.trial(number).user_attrs["overrides"]
-    config = load_config(TrainConfig, None, overrides, text=study.plan.config)
+    config = load_config(TrainConfig, None, study.overrides(number), text=study.plan.config)
     comments = {
         name: f"searched: {text}" + (f"; importance {shares[name]:.2f}" if shares else "")
         for name, text in study.plan.ranges.items()

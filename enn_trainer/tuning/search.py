@@ -1,7 +1,7 @@
 """Searches from Python and from the command line: `tune`."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,7 +18,7 @@ from enn_trainer.runtime.trust import TYPED, Trust, import_named
 from enn_trainer.runtime.versions import package_version
 from enn_trainer.tuning.driver import Driver
 from enn_trainer.tuning.ranges import check_ranges
-from enn_trainer.tuning.report import table, write_report
+from enn_trainer.tuning.report import table
 from enn_trainer.tuning.study import (
     CONFIG,
     Keep,
@@ -33,7 +33,7 @@ from enn_trainer.tuning.study import (
     read_plan,
     write_plan,
 )
-from enn_trainer.tuning.trials import ENN_TRAIN, POLL_S, TrialRun, read_metric
+from enn_trainer.tuning.trials import TrialRun, read_metric
 from entity_env.errors import UnknownWorld
 from entity_env.imports.extras import missing_package
 from entity_env.world_code import code_of_modules
@@ -101,23 +101,8 @@ def tune(
     plan = Plan(dump_config(loaded), dict(ranges), metric, seeds, sampler, prune)
     limits = Limits(trials, budget_s, jobs, confirm, keep)
     study, limits = open_search(Path(to), plan, asdict(limits), anyway)
-    search(study, limits, anyway)
+    Driver(study, limits, anyway).run()
     return table(study)
-
-
-def search(
-    study: Study,
-    limits: Limits,
-    anyway: bool = False,
-    program: Sequence[str] = ENN_TRAIN,
-    poll_s: float = POLL_S,
-    say: Callable[[str], None] = print,
-) -> int:
-    """Run a search, write its report, and return the exit status; see `Driver`."""
-    try:
-        return Driver(study, limits, anyway, program, poll_s, say).run()
-    finally:
-        write_report(study)
 
 
 def open_search(
@@ -125,7 +110,6 @@ def open_search(
     plan: Plan | None,
     limits: Mapping[str, Any],
     anyway: bool = False,
-    program: Sequence[str] = ENN_TRAIN,
     trust: Trust = TYPED,
 ) -> tuple[Study, Limits]:
     """Open the search in a folder, or begin a new one after all checks.
@@ -135,7 +119,6 @@ def open_search(
         plan: its plan; None to continue whatever search is there.
         limits: fields of `Limits` to change; those that are None stay.
         anyway: see `tune`.
-        program: program that trains.
         trust: trust in the code that the folder names, if `plan` is None.
 
     Raises:
@@ -167,7 +150,7 @@ def open_search(
     new_limits = changed_limits(Limits(), limits)
     check_plan(plan, new_limits)
     versions = versions_of(plan.base)
-    check_metric(plan, program)
+    check_metric(plan)
     make_run_dir(folder)
     write_plan(folder, plan, new_limits, versions)
     return Study(folder, plan), new_limits
@@ -194,7 +177,7 @@ def check_plan(plan: Plan, limits: Limits) -> None:
     check_ranges(plan.config, plan.all_ranges)
 
 
-def check_metric(plan: Plan, program: Sequence[str] = ENN_TRAIN) -> None:
+def check_metric(plan: Plan) -> None:
     """Check that a run logs the metric, by one update in a folder that is removed.
 
     Raises:
@@ -203,14 +186,18 @@ def check_metric(plan: Plan, program: Sequence[str] = ENN_TRAIN) -> None:
     with TemporaryDirectory(prefix="tune-") as folder:
         config = Path(folder, CONFIG)
         config.write_text(plan.config)
-        run = TrialRun(Path(folder, "run"), ["--config", str(config), *TRIED], program, 0.1)
-        ending = run.follow(plan.tag, lambda curve: False, lambda: False)
-        tags = read_metric(run.run_dir, plan.tag).tags
-        if ending == "failed" and not tags:
-            raise ConfigError(f"enn train: {run.last_line}")
-    known_tags = tags | {tag.removeprefix("eval/") for tag in tags}
-    if plan.tag not in known_tags and plan.tag.partition(".")[0] not in EPISODE_METRICS:
-        near = get_close_matches(plan.tag, sorted(known_tags), n=1, cutoff=0.0)
+        run_dir = Path(folder, "run")
+        run = TrialRun(run_dir, ["--config", str(config), *TRIED]).follow(plan.tag)
+        tags = read_metric(run_dir, plan.tag).tags
+        if run.ending == "failed" and not tags:
+            raise ConfigError(f"enn train: {run.error}")
+    # No episode may have ended in time: their metrics have the statistics of some other metric.
+    evaluated = [""] if plan.base.eval is None else ["", "eval/"]
+    suffixes = {tag.rpartition(".")[2] for tag in tags if "." in tag}
+    names = [f"{prefix}{name}" for prefix in evaluated for name in EPISODE_METRICS]
+    known = tags | {f"{name}.{suffix}" for name in names for suffix in suffixes}
+    if plan.tag not in known:
+        near = get_close_matches(plan.tag, sorted(known), n=1, cutoff=0.0)
         hint = f"; the nearest is {near[0]}" if near else ""
         raise ConfigError(f"--metric: expected a metric of the run, got {plan.tag}{hint}")
 

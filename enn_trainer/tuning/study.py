@@ -9,15 +9,15 @@ runs/tune/xor/
 
 import json
 import os
+import re
 import socket
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from enn_trainer.config.train_config import read_best
 from enn_trainer.runtime.trust import NamedCode
 from enn_trainer.tuning.judge import Curve, Score
 from enn_trainer.tuning.ranges import Range, overrides_of, problem_of, read_range
-from enn_trainer.tuning.trials import Ending
+from enn_trainer.tuning.trials import RunRecord
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -89,6 +89,11 @@ class Plan:
         """1 if larger values of the metric are better, else -1."""
         return read_best(self.metric).sign
 
+    @property
+    def first_fresh_seed(self) -> int:
+        """First seed that no trial uses in the search."""
+        return self.base.seed + self.seeds
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -107,24 +112,6 @@ class Limits:
     jobs: int = 1
     confirm: int = 3
     keep: Keep = "best"
-
-
-class RunRecord(NamedTuple):
-    """Record of a run of a trial.
-
-    Attributes:
-        score: its score; None if it did not complete.
-        frames: number of frames.
-        seconds: seconds of its process.
-        ending: how it ended.
-        error: last line of its output if it failed.
-    """
-
-    score: float | None
-    frames: int
-    seconds: float
-    ending: Ending
-    error: str = ""
 
 
 @final
@@ -188,8 +175,8 @@ class Study:
         """Return the records of runs with fresh seeds, by trial and seed."""
         records: dict[int, dict[int, RunRecord]] = {}
         for key, value in self.optuna.user_attrs.items():
-            number, seed = map(int, key.split()[1:])
-            records.setdefault(number, {})[seed] = RunRecord._make(value)
+            if match := re.fullmatch(r"confirm (\d+) (\d+)", key):
+                records.setdefault(int(match[1]), {})[int(match[2])] = RunRecord._make(value)
         return records
 
     def completed_curves(self) -> list[Curve]:
@@ -197,12 +184,15 @@ class Study:
         sign, trials = self.plan.sign, self.trials("COMPLETE")
         return [{s: sign * v for s, v in t.intermediate_values.items()} for t in trials]
 
+    def overrides(self, number: int) -> list[str]:
+        """Return the assignments of the settings of a trial; [] for trial 0."""
+        params = self.trial(number).params
+        return overrides_of(self.plan.all_ranges, params) if number else []
+
     def arguments(self, number: int, seed: int) -> list[str]:
         """Return the arguments of `enn train` for a run of a trial."""
-        params = self.trial(number).params
-        overrides = overrides_of(self.plan.all_ranges, params) if number else []
         config = ["--config", str(self.folder / CONFIG)]
-        return [*config, *overrides, f"seed={seed}", f"trial={number}"]
+        return [*config, *self.overrides(number), f"seed={seed}", f"trial={number}"]
 
     def run_dir(self, number: int, seed: int) -> Path:
         """Return the folder of a run."""
@@ -219,11 +209,11 @@ class Study:
         if step not in self.trial(number).intermediate_values:
             self._storage.set_trial_intermediate_value(self._id(number), step, value)
 
-    def note(self, number: int, name: str, value: object) -> None:
-        """Record an attribute of a running trial."""
-        self._storage.set_trial_user_attr(self._id(number), name, value)
+    def record(self, number: int, seed: int, run: RunRecord) -> None:
+        """Record a run of a running trial."""
+        self._storage.set_trial_user_attr(self._id(number), f"seed {seed}", [*run])
 
-    def note_confirmed(self, number: int, seed: int, run: RunRecord) -> None:
+    def record_confirmed(self, number: int, seed: int, run: RunRecord) -> None:
         """Record a run with a fresh seed."""
         self.optuna.set_user_attr(f"confirm {number} {seed}", [*run])
 
@@ -273,7 +263,7 @@ class Study:
     def _orphan(self, stack: ExitStack, anyway: bool) -> int | None:
         """Claim a running trial that no driver follows."""
         for trial in self.trials("RUNNING"):
-            if anyway or trial.user_attrs["host"] == self.host:
+            if anyway or trial.user_attrs.get("host") == self.host:
                 with ExitStack() as claims:
                     is_claimed = claims.enter_context(self._claimed(trial.number))
                     # It may have ended before its claim was released.
@@ -293,25 +283,25 @@ class Study:
         """Draw the parameters of new trials until the configuration takes them, and add it."""
         from optuna.trial import TrialState, create_trial
 
+        study_id = self._storage.get_study_id_from_name("tune")
         for _ in range(MOST_REFUSED):
             number = len(self.optuna.get_trials(deepcopy=False))
             params = self._reference() if number == 0 else self._drawn(number)
             overrides = overrides_of(self.plan.all_ranges, params) if number else []
             problem = problem_of(self.plan.config, overrides)
-            token = f"{os.getpid()} {time.time_ns()}"
-            attrs = {"overrides": overrides, "host": self.host, "token": token}
-            spaces = self._distributions
-            self.optuna.add_trial(
-                create_trial(
-                    state=TrialState.FAIL if problem else TrialState.RUNNING,
-                    params=params,
-                    distributions={name: spaces[name] for name in params},
-                    user_attrs={**attrs, **({"refused": problem} if problem else {})},
-                )
+            trial = create_trial(
+                state=TrialState.FAIL if problem else TrialState.RUNNING,
+                params=params,
+                distributions={name: self._distributions[name] for name in params},
+                user_attrs={
+                    "overrides": overrides,
+                    "host": self.host,
+                    **({"refused": problem} if problem else {}),
+                },
             )
+            trial_id = self._storage.create_new_trial(study_id, trial)
             if not problem:  # without locks, another host may have added a trial of this number
-                trials = self.optuna.get_trials(deepcopy=False)
-                return next(t.number for t in trials if t.user_attrs.get("token") == token)
+                return self._storage.get_trial_number_from_id(trial_id)
         raise ConfigError(
             f"ranges: expected combinations that the configuration takes, got {MOST_REFUSED} "
             f"others in a row; the last one: {', '.join(overrides)}: {problem}"
