@@ -27,7 +27,6 @@ from enn_trainer.tuning.study import (
     Prune,
     Sampler,
     Study,
-    changed_limits,
     code_of_plan,
     is_study,
     read_plan,
@@ -130,24 +129,24 @@ def open_search(
         saved, before, versions = read_plan(folder)
         if plan is None:
             trust.check(code_of_plan(saved, str(folder)))
-        if plan is not None and (difference := difference_of(saved, plan)):
+        if plan is not None and (changed := difference(content_of(saved), content_of(plan))):
             raise ConfigError(
-                f"{folder}: expected the search that it has, got another one: {difference}; use "
+                f"{folder}: expected the search that it has, got another one: {changed}; use "
                 "another folder"
             )
-        changed = changes_since(versions, versions_of(saved.base))
+        changed = difference(versions, versions_of(saved.base))
         if changed and not anyway:
             raise ConfigError(
                 f"{folder}: expected code and packages of the first trials, got others: {changed}; "
                 "--anyway continues"
             )
-        plan, new_limits = saved, changed_limits(before, limits)
+        plan, new_limits = saved, before.changed(limits)
         if new_limits != before:
             write_plan(folder, plan, new_limits, versions)
         return Study(folder, plan), new_limits
     if plan is None:
         raise ConfigError(f"DIR: expected the folder of a search, got {folder}")
-    new_limits = changed_limits(Limits(), limits)
+    new_limits = Limits().changed(limits)
     check_plan(plan, new_limits)
     versions = versions_of(plan.base)
     check_metric(plan)
@@ -202,14 +201,13 @@ def check_metric(plan: Plan) -> None:
         raise ConfigError(f"--metric: expected a metric of the run, got {plan.tag}{hint}")
 
 
-def difference_of(saved: Plan, plan: Plan) -> str:
-    """Return the differences of two plans, "" if there is none."""
-    before, now = _flat(saved), _flat(plan)
+def difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
+    """Return the differences of two mappings in words, "" if there is none."""
     names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    return ", ".join(f"{n}: {before.get(n)} there, {now.get(n)} here" for n in names)
+    return ", ".join(f"{n}: {before.get(n)} before, {now.get(n)} now" for n in names)
 
 
-def _flat(plan: Plan) -> dict[str, object]:
+def content_of(plan: Plan) -> dict[str, object]:
     """Return the settings of a plan by path, without the name of the program, and its ranges."""
     settings = {path: v for path, v in settings_of(plan.base) if not is_dataclass(v)}
     options = {f"--{name}": getattr(plan, name) for name in ("metric", "seeds", "sampler", "prune")}
@@ -237,12 +235,3 @@ def versions_of(config: TrainConfig) -> dict[str, str | None]:
         **{name: package_version(name) for name in packages},
         **{f"code of {name}": digest[:16] for name, digest in code.items()},
     }
-
-
-def changes_since(before: Mapping[str, str | None], now: Mapping[str, str | None]) -> str:
-    """Return the differences of two results of `versions_of`, "" if there is none."""
-    names = [n for n in sorted({*before, *now}) if before.get(n) != now.get(n)]
-    return ", ".join(
-        n if n.startswith("code") else f"{n} {before.get(n)} before, {now.get(n)} now"
-        for n in names
-    )

@@ -113,6 +113,10 @@ class Limits:
     confirm: int = 3
     keep: Keep = "best"
 
+    def changed(self, changes: Mapping[str, Any]) -> "Limits":
+        """Return limits with the changes that are not None."""
+        return replace(self, **{name: v for name, v in changes.items() if v is not None})
+
 
 @final
 class Study:
@@ -131,8 +135,6 @@ class Study:
         self.folder, self.plan, self.host = folder, plan, socket.gethostname()
         self._active: set[int] = set()
         lock: Any = JournalLock(folder / JOURNAL)
-        lock.acquire()
-        lock.release()
         self._storage = optuna.storages.JournalStorage(
             JournalFileBackend(str(folder / JOURNAL), lock)
         )
@@ -430,8 +432,3 @@ def code_of_plan(plan: Plan, source: str) -> Iterator[NamedCode]:
                 changes = [searched.override(param)]
                 config = load_config(TrainConfig, None, changes, text=plan.config)
                 yield from code_in_config(config, source)
-
-
-def changed_limits(limits: Limits, changes: Mapping[str, Any]) -> Limits:
-    """Return limits with the changes that are not None."""
-    return replace(limits, **{name: v for name, v in changes.items() if v is not None})
