@@ -125,6 +125,9 @@ class Study:
     Args:
         folder: folder with the files of the study.
         plan: its plan.
+
+    Raises:
+        ConfigError: the journal is damaged.
     """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
@@ -135,15 +138,22 @@ class Study:
         self.folder, self.plan, self.host = folder, plan, socket.gethostname()
         self._active: set[int] = set()
         lock: Any = JournalLock(folder / JOURNAL)
-        self._storage = optuna.storages.JournalStorage(
-            JournalFileBackend(str(folder / JOURNAL), lock)
-        )
-        self.optuna: OptunaStudy = optuna.create_study(
-            study_name="tune",
-            storage=self._storage,
-            direction="maximize" if plan.sign > 0 else "minimize",
-            load_if_exists=True,
-        )
+        try:
+            backend = JournalFileBackend(str(folder / JOURNAL), lock)
+            self._storage = optuna.storages.JournalStorage(backend)
+            self.optuna: OptunaStudy = optuna.create_study(
+                study_name="tune",
+                storage=self._storage,
+                direction="maximize" if plan.sign > 0 else "minimize",
+                load_if_exists=True,
+            )
+            for trial in self.trials():
+                self.runs(trial.number)
+            self.confirmed()
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise ConfigError(
+                f"{folder / JOURNAL}: damaged, expected a journal of Optuna"
+            ) from None
 
     # Trials.
 

@@ -137,6 +137,17 @@ def test_a_damaged_plan_is_reported(tmp_path: Path) -> None:
         open_search(tmp_path / "s", None, {})
 
 
+@pytest.mark.parametrize(
+    ("text", "damaged"), [(b'"seed 1"', b'"seed x"'), (b'"overrides"', b"{\xff"), (b",400,", b",")]
+)
+def test_a_damaged_journal_is_reported(text: bytes, damaged: bytes, tmp_path: Path) -> None:
+    toy_search(tmp_path / "s", trials=2)
+    journal = tmp_path / "s" / "journal.log"
+    journal.write_bytes(journal.read_bytes().replace(text, damaged))
+    with pytest.raises(ConfigError, match=r"journal.log: damaged, expected a journal of Optuna"):
+        open_search(tmp_path / "s", None, {})
+
+
 def test_tune_returns_a_row_for_each_trial(tmp_path: Path) -> None:
     settings = {"eval.episodes": 8, "total_timesteps": 400}
     rows = tune("xor", X, metric=METRIC, to=tmp_path / "s", settings=settings, trials=2, confirm=0)
