@@ -45,19 +45,21 @@ class Driver:
     _runs: set[TrialRun] = field(default_factory=set, init=False)
 
     def run(self) -> int:
-        """Search, confirm and write the report; return the exit status.
+        """Search, confirm and write the report; return the exit status: 1 without any result.
 
         Raises:
             ConfigError: the configuration refuses nearly all combinations.
         """
+        study, running = self.study, list[str]()
         try:
             with self._interrupts:
                 self._in_parallel([self._search] * self.limits.jobs)
-                running = [
-                    f"{trial.number} on {trial.user_attrs.get('host')}"
-                    for trial in self.study.trials("RUNNING")
-                ]
-                if running and not self._is_stopped():
+                if not self._is_stopped():
+                    running += [
+                        f"{trial.number} on {trial.user_attrs.get('host')}"
+                        for trial in study.trials("RUNNING")
+                    ]
+                if running:
                     print(
                         f"running in other processes: trial {', '.join(running)}; the last process "
                         "to end confirms, and --anyway takes up trials of a lost host"
@@ -66,9 +68,9 @@ class Driver:
                     self._in_parallel(self._confirmations())
                     self._remove_saves()
         finally:
-            write_report(self.study)
-        is_useless = winner(self.study) is None
-        return interrupted_status(self._interrupts.number) or int(is_useless)
+            write_report(study)
+        has_failed = not running and winner(study) is None
+        return interrupted_status(self._interrupts.number) or int(has_failed)
 
     def _is_stopped(self) -> bool:
         return self._is_failed or self._interrupts.requested
@@ -115,8 +117,9 @@ class Driver:
             if run.ending == "not finite":
                 study.report(number, run.frames + 1, math.nan)
             if run.score is None:
-                return self._end(number, STATES[run.ending], run.error)
-        return self._end(number, "COMPLETE")
+                self._end(number, STATES[run.ending], run.error)
+                return
+        self._end(number, "COMPLETE")
 
     def _is_over(self, number: int, is_first: bool, curve: Curve) -> bool:
         """Report the newest value, if it is of the first seed; return True to prune the run."""
