@@ -92,7 +92,7 @@ FOLDERS = {
     "enn_trainer/runtime": 834,
     "enn_trainer/selfplay": 873,
     "enn_trainer/tracking": 956,
-    "enn_trainer/tuning": 1062,
+    "enn_trainer/tuning": 1039,
     "enn_trainer/viewer": 2035,
     "entity_env": 2290,
     "entity_env/actions": 1030,

@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from entity_env.environment import Environment
 from entity_env.match import Match
@@ -80,6 +81,42 @@ def code_of(*worlds: type) -> dict[str, str]:
         name = f"{name} {count + 1}" if count else name
         digests[name] = f"{_digest(source)}:{_digest(bare)}"
     return dict(sorted(digests.items()))
+
+
+def code_of_modules(world: object) -> dict[str, str]:
+    """Compute digests of the source of the modules that define an environment, by portable name.
+
+    They are the modules of a class and its base classes, or of a function that creates an
+    environment, and the modules that these use in their folders. Skips the interface modules of
+    this package and the standard library.
+
+    Args:
+        world: the class or function.
+
+    Returns:
+        SHA-256 of the source without docstrings, comments and the method `view`.
+    """
+    parts = world.__mro__ if isinstance(world, type) else [getattr(world, "func", world)]
+    names = [part.__module__ for part in parts if part not in _INTERFACE]
+    folders = {_folder(name) for name in names} - {None}
+    digests: dict[str, str] = {}
+    for name in names:  # grows by the modules that they use
+        portable = portable_name(f"{name}.")[:-1]
+        if _folder(name) not in folders or portable in digests:
+            continue
+        digests[portable] = _digest(_strip_documentation(inspect.getsource(sys.modules[name])))
+        values = vars(sys.modules[name]).values()
+        names += [
+            v.__name__ if inspect.ismodule(v) else getattr(v, "__module__", "") for v in values
+        ]
+    return dict(sorted(digests.items()))
+
+
+def _folder(module: str) -> Path | None:
+    """Return the folder of a module; None without a source file, or in the standard library."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    is_code = file.endswith(".py") and module.partition(".")[0] not in sys.stdlib_module_names
+    return Path(file).parent if is_code else None
 
 
 def _with_bases(worlds: Sequence[type]) -> list[type]:

@@ -14,9 +14,10 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import dump_config, load_with_sources
 from enn_trainer.runtime.start_folder import RUNS, path_of_run
 from enn_trainer.runtime.trust import Trust, env_label
+from enn_trainer.tuning.driver import Driver
 from enn_trainer.tuning.ranges import is_range, ranges_of_file
 from enn_trainer.tuning.report import lines, write_report
-from enn_trainer.tuning.search import open_search, search
+from enn_trainer.tuning.search import open_search
 from enn_trainer.tuning.study import Keep, Plan, Prune, Sampler, Study, is_study, read_plan
 from entity_env.imports.extras import missing_package
 
@@ -102,7 +103,7 @@ def tune_command(arguments: Sequence[str]) -> int:
     trust = Trust(is_complete=options.trust, line=line_with_trust("enn tune", arguments))
     study, new_limits = open_search(to, plan, limits, options.anyway, trust=trust)
     print(f"search in {to}; enn tune {to} continues it")
-    status = search(study, new_limits, options.anyway)
+    status = Driver(study, new_limits, options.anyway).run()
     print(*lines(study), sep="\n")
     return status
 

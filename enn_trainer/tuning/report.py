@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from enn_trainer.base.tables import aligned
@@ -37,9 +37,9 @@ def table(study: Study) -> list[dict[str, Any]]:
         fresh = confirmed.get(trial.number)
         score = Score.of(scores) if trial.state.name == "COMPLETE" else None
         reasons = [trial.user_attrs.get("refused", ""), *(run.error for run in runs.values())]
-        params = {r.field: trial.params.get(r.field) for r in study.plan.all_ranges}
-        values = {
-            r.field: r.value(params[r.field])
+        values: dict[str, Any] = dict.fromkeys(study.plan.ranges)
+        values |= {
+            r.field: r.value(trial.params[r.field])
             for r in study.plan.all_ranges
             if r.field in trial.params
         }
@@ -54,7 +54,7 @@ def table(study: Study) -> list[dict[str, Any]]:
                 "fresh standard error": fresh and fresh.error,
                 "frames": sum(run.frames for run in runs.values()),
                 "seconds": round(sum(run.seconds for run in runs.values()), 1),
-                **{name: values.get(name) for name in params},
+                **values,
                 "reason": "; ".join(filter(None, reasons)),
             }
         )
@@ -99,7 +99,7 @@ def verdict(study: Study) -> str:
     if scores != confirmed:
         return f"best in the search: {name} with {in_search}, which fresh seeds may not give"
     score, reference = confirmed[number], confirmed.get(0)
-    seeds = f"{score.seeds} fresh seeds"
+    seeds = f"{score.seeds} fresh seed{'s' * (score.seeds > 1)}"
     text = f"best on {seeds}: {name} with {_as_text(study, score)} (in the search {in_search})"
     if number == 0:
         return f"{text}; nothing beats it"
@@ -144,13 +144,12 @@ def write_report(study: Study) -> None:
     # The page.
     shares = importances(study)
     parts = {name: f"{share:.2f}" for name, share in shares.items()}
-    ranges = [f"| `{n}` | {t} | {parts.get(n, '')} |" for n, t in plan.ranges.items()]
-    cells = ["| " + " | ".join(map(_cell, row.values())) + " |" for row in rows]
+    ranges = [[f"`{name}`", text, parts.get(name)] for name, text in plan.ranges.items()]
     page = [
         f"# Search for {plan.metric}",
         f"{verdict(study)}.",
-        "\n".join(["| setting | range | importance |", "| --- | --- | --- |", *ranges]),
-        "\n".join(["| " + " | ".join(rows[0]) + " |", "| --- " * len(rows[0]) + "|", *cells]),
+        _markdown(["setting", "range", "importance"], ranges),
+        _markdown([*rows[0]], [[*row.values()] for row in rows]),
     ]
     replace_file(folder / REPORT, ("\n\n".join(page) + "\n").encode())
 
@@ -164,8 +163,7 @@ def write_report(study: Study) -> None:
 
 def best_config(study: Study, number: int, shares: Mapping[str, float]) -> str:
     """Return the configuration of a trial as RON, with a comment at each searched field."""
-    overrides = study.trial(number).user_attrs["overrides"]
-    config = load_config(TrainConfig, None, overrides, text=study.plan.config)
+    config = load_config(TrainConfig, None, study.overrides(number), text=study.plan.config)
     comments = {
         name: f"searched: {text}" + (f"; importance {shares[name]:.2f}" if shares else "")
         for name, text in study.plan.ranges.items()
@@ -236,3 +234,8 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")
+
+
+def _markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    cells = [columns, ["---"] * len(columns), *(map(_cell, row) for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

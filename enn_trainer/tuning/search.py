@@ -1,6 +1,7 @@
 """Searches from Python and from the command line: `tune`."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,7 +18,7 @@ from enn_trainer.runtime.trust import TYPED, Trust, import_named
 from enn_trainer.runtime.versions import package_version
 from enn_trainer.tuning.driver import Driver
 from enn_trainer.tuning.ranges import check_ranges
-from enn_trainer.tuning.report import table, write_report
+from enn_trainer.tuning.report import table
 from enn_trainer.tuning.study import (
     CONFIG,
     Keep,
@@ -26,16 +27,15 @@ from enn_trainer.tuning.study import (
     Prune,
     Sampler,
     Study,
-    changed_limits,
     code_of_plan,
     is_study,
     read_plan,
     write_plan,
 )
-from enn_trainer.tuning.trials import ENN_TRAIN, POLL_S, TrialRun, read_metric
+from enn_trainer.tuning.trials import TrialRun, read_metric
 from entity_env.errors import UnknownWorld
 from entity_env.imports.extras import missing_package
-from entity_env.world_code import changed_classes, code_of
+from entity_env.world_code import code_of_modules
 
 TRIED = ("total_timesteps=1", "track=false", "mlflow_tracking_uri=None")
 """Settings of the run of one update that shows which metrics are logged."""
@@ -100,23 +100,8 @@ def tune(
     plan = Plan(dump_config(loaded), dict(ranges), metric, seeds, sampler, prune)
     limits = Limits(trials, budget_s, jobs, confirm, keep)
     study, limits = open_search(Path(to), plan, asdict(limits), anyway)
-    search(study, limits, anyway)
+    Driver(study, limits, anyway).run()
     return table(study)
-
-
-def search(
-    study: Study,
-    limits: Limits,
-    anyway: bool = False,
-    program: Sequence[str] = ENN_TRAIN,
-    poll_s: float = POLL_S,
-    say: Callable[[str], None] = print,
-) -> int:
-    """Run a search, write its report, and return the exit status; see `Driver`."""
-    try:
-        return Driver(study, limits, anyway, program, poll_s, say).run()
-    finally:
-        write_report(study)
 
 
 def open_search(
@@ -124,7 +109,6 @@ def open_search(
     plan: Plan | None,
     limits: Mapping[str, Any],
     anyway: bool = False,
-    program: Sequence[str] = ENN_TRAIN,
     trust: Trust = TYPED,
 ) -> tuple[Study, Limits]:
     """Open the search in a folder, or begin a new one after all checks.
@@ -134,7 +118,6 @@ def open_search(
         plan: its plan; None to continue whatever search is there.
         limits: fields of `Limits` to change; those that are None stay.
         anyway: see `tune`.
-        program: program that trains.
         trust: trust in the code that the folder names, if `plan` is None.
 
     Raises:
@@ -146,27 +129,27 @@ def open_search(
         saved, before, versions = read_plan(folder)
         if plan is None:
             trust.check(code_of_plan(saved, str(folder)))
-        if plan is not None and (difference := difference_of(saved, plan)):
+        if plan is not None and (changed := difference(content_of(saved), content_of(plan))):
             raise ConfigError(
-                f"{folder}: expected the search that it has, got another one: {difference}; use "
+                f"{folder}: expected the search that it has, got another one: {changed}; use "
                 "another folder"
             )
-        changed = changes_since(versions, versions_of(saved.base))
+        changed = difference(versions, versions_of(saved.base))
         if changed and not anyway:
             raise ConfigError(
                 f"{folder}: expected code and packages of the first trials, got others: {changed}; "
                 "--anyway continues"
             )
-        plan, new_limits = saved, changed_limits(before, limits)
+        plan, new_limits = saved, before.changed(limits)
         if new_limits != before:
             write_plan(folder, plan, new_limits, versions)
         return Study(folder, plan), new_limits
     if plan is None:
         raise ConfigError(f"DIR: expected the folder of a search, got {folder}")
-    new_limits = changed_limits(Limits(), limits)
+    new_limits = Limits().changed(limits)
     check_plan(plan, new_limits)
     versions = versions_of(plan.base)
-    check_metric(plan, program)
+    check_metric(plan)
     make_run_dir(folder)
     write_plan(folder, plan, new_limits, versions)
     return Study(folder, plan), new_limits
@@ -193,7 +176,7 @@ def check_plan(plan: Plan, limits: Limits) -> None:
     check_ranges(plan.config, plan.all_ranges)
 
 
-def check_metric(plan: Plan, program: Sequence[str] = ENN_TRAIN) -> None:
+def check_metric(plan: Plan) -> None:
     """Check that a run logs the metric, by one update in a folder that is removed.
 
     Raises:
@@ -202,26 +185,29 @@ def check_metric(plan: Plan, program: Sequence[str] = ENN_TRAIN) -> None:
     with TemporaryDirectory(prefix="tune-") as folder:
         config = Path(folder, CONFIG)
         config.write_text(plan.config)
-        run = TrialRun(Path(folder, "run"), ["--config", str(config), *TRIED], program, 0.1)
-        ending = run.follow(plan.tag, lambda curve: False, lambda: False)
-        tags = read_metric(run.run_dir, plan.tag).tags
-        if ending == "failed" and not tags:
-            raise ConfigError(f"enn train: {run.last_line}")
-    known_tags = tags | {tag.removeprefix("eval/") for tag in tags}
-    if plan.tag not in known_tags and plan.tag.partition(".")[0] not in EPISODE_METRICS:
-        near = get_close_matches(plan.tag, sorted(known_tags), n=1, cutoff=0.0)
+        run_dir = Path(folder, "run")
+        run = TrialRun(run_dir, ["--config", str(config), *TRIED]).follow(plan.tag)
+        tags = read_metric(run_dir, plan.tag).tags
+        if run.ending == "failed" and not tags:
+            raise ConfigError(f"enn train: {run.error}")
+    # No episode may have ended in time: their metrics have the statistics of some other metric.
+    evaluated = [""] if plan.base.eval is None else ["", "eval/"]
+    suffixes = {tag.rpartition(".")[2] for tag in tags if "." in tag}
+    names = [f"{prefix}{name}" for prefix in evaluated for name in EPISODE_METRICS]
+    known = tags | {f"{name}.{suffix}" for name in names for suffix in suffixes}
+    if plan.tag not in known:
+        near = get_close_matches(plan.tag, sorted(known), n=1, cutoff=0.0)
         hint = f"; the nearest is {near[0]}" if near else ""
         raise ConfigError(f"--metric: expected a metric of the run, got {plan.tag}{hint}")
 
 
-def difference_of(saved: Plan, plan: Plan) -> str:
-    """Return the differences of two plans, "" if there is none."""
-    before, now = _flat(saved), _flat(plan)
+def difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
+    """Return the differences of two mappings in words, "" if there is none."""
     names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    return ", ".join(f"{n}: {before.get(n)} there, {now.get(n)} here" for n in names)
+    return ", ".join(f"{n}: {before.get(n)} before, {now.get(n)} now" for n in names)
 
 
-def _flat(plan: Plan) -> dict[str, object]:
+def content_of(plan: Plan) -> dict[str, object]:
     """Return the settings of a plan by path, without the name of the program, and its ranges."""
     settings = {path: v for path, v in settings_of(plan.base) if not is_dataclass(v)}
     options = {f"--{name}": getattr(plan, name) for name in ("metric", "seeds", "sampler", "prune")}
@@ -229,29 +215,23 @@ def _flat(plan: Plan) -> dict[str, object]:
     return {**settings, "name": "", **options, **ranges}
 
 
-def versions_of(config: TrainConfig) -> dict[str, Any]:
-    """Return the versions of packages, and digests of the code of the environments.
+def versions_of(config: TrainConfig) -> dict[str, str | None]:
+    """Return the versions of packages, and digests of the modules of the environments, by name.
 
     Raises:
         ConfigError: an environment does not exist.
     """
+    packages, code = ["enn-trainer", "torch", "numpy", "optuna"], dict[str, str]()
     sections = {"env": config.env, "eval.env": None if config.eval is None else config.eval.env}
-    packages, classes = ["enn-trainer", "torch", "numpy", "optuna"], []
     for path, section in sections.items():
         if section is not None:
-            library, colon, _ = section.id.partition(":")
-            packages += [library] * (bool(colon) and library in ("gymnasium", "pettingzoo"))
             try:
-                classes.append(import_named(section.id, f"{path}.id", TYPED))
+                code |= code_of_modules(import_named(section.id, f"{path}.id", TYPED))
             except UnknownWorld as error:
                 raise ConfigError(f"{path}.id: {error}") from None
-    code = code_of(*(cls for cls in classes if isinstance(cls, type)))
-    return {"packages": {name: package_version(name) for name in packages}, "code": code}
-
-
-def changes_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return the differences of two results of `versions_of`, "" if there is none."""
-    names = sorted({*before["packages"], *now["packages"]})
-    pairs = [(name, before["packages"].get(name), now["packages"].get(name)) for name in names]
-    changed = [f"code of {name}" for name in changed_classes(before["code"], now["code"])]
-    return ", ".join([*(f"{n} {a} before, {b} now" for n, a, b in pairs if a != b), *changed])
+            library = re.match(r"\w+(?=[.:])", section.id)  # of gymnasium:ID or package.module:Name
+            packages += [library[0]] if library else []
+    return {
+        **{name: package_version(name) for name in packages},
+        **{f"code of {name}": digest[:16] for name, digest in code.items()},
+    }

@@ -9,15 +9,15 @@ runs/tune/xor/
 
 import json
 import os
+import re
 import socket
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from enn_trainer.config.train_config import read_best
 from enn_trainer.runtime.trust import NamedCode
 from enn_trainer.tuning.judge import Curve, Score
 from enn_trainer.tuning.ranges import Range, overrides_of, problem_of, read_range
-from enn_trainer.tuning.trials import Ending
+from enn_trainer.tuning.trials import RunRecord
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -89,6 +89,11 @@ class Plan:
         """1 if larger values of the metric are better, else -1."""
         return read_best(self.metric).sign
 
+    @property
+    def first_fresh_seed(self) -> int:
+        """First seed that no trial uses in the search."""
+        return self.base.seed + self.seeds
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -108,23 +113,9 @@ class Limits:
     confirm: int = 3
     keep: Keep = "best"
 
-
-class RunRecord(NamedTuple):
-    """Record of a run of a trial.
-
-    Attributes:
-        score: its score; None if it did not complete.
-        frames: number of frames.
-        seconds: seconds of its process.
-        ending: how it ended.
-        error: last line of its output if it failed.
-    """
-
-    score: float | None
-    frames: int
-    seconds: float
-    ending: Ending
-    error: str = ""
+    def changed(self, changes: Mapping[str, Any]) -> "Limits":
+        """Return limits with the changes that are not None."""
+        return replace(self, **{name: v for name, v in changes.items() if v is not None})
 
 
 @final
@@ -134,29 +125,35 @@ class Study:
     Args:
         folder: folder with the files of the study.
         plan: its plan.
+
+    Raises:
+        ConfigError: the journal is damaged.
     """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         import optuna
-        from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+        from optuna.storages.journal import JournalFileBackend
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.folder, self.plan, self.host = folder, plan, socket.gethostname()
         self._active: set[int] = set()
-        path = str(folder / JOURNAL)
-        lock = JournalFileSymlinkLock(path, grace_period=GRACE_S)
-        lock.acquire()
+        lock: Any = JournalLock(folder / JOURNAL)
         try:
-            _cut_torn_line(folder / JOURNAL)
-        finally:
-            lock.release()
-        self._storage = optuna.storages.JournalStorage(JournalFileBackend(path, lock))
-        self.optuna: OptunaStudy = optuna.create_study(
-            study_name="tune",
-            storage=self._storage,
-            direction="maximize" if plan.sign > 0 else "minimize",
-            load_if_exists=True,
-        )
+            backend = JournalFileBackend(str(folder / JOURNAL), lock)
+            self._storage = optuna.storages.JournalStorage(backend)
+            self.optuna: OptunaStudy = optuna.create_study(
+                study_name="tune",
+                storage=self._storage,
+                direction="maximize" if plan.sign > 0 else "minimize",
+                load_if_exists=True,
+            )
+            for trial in self.trials():
+                self.runs(trial.number)
+            self.confirmed()
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise ConfigError(
+                f"{folder / JOURNAL}: damaged, expected a journal of Optuna"
+            ) from None
 
     # Trials.
 
@@ -190,8 +187,8 @@ class Study:
         """Return the records of runs with fresh seeds, by trial and seed."""
         records: dict[int, dict[int, RunRecord]] = {}
         for key, value in self.optuna.user_attrs.items():
-            number, seed = map(int, key.split()[1:])
-            records.setdefault(number, {})[seed] = RunRecord._make(value)
+            if match := re.fullmatch(r"confirm (\d+) (\d+)", key):
+                records.setdefault(int(match[1]), {})[int(match[2])] = RunRecord._make(value)
         return records
 
     def completed_curves(self) -> list[Curve]:
@@ -199,12 +196,15 @@ class Study:
         sign, trials = self.plan.sign, self.trials("COMPLETE")
         return [{s: sign * v for s, v in t.intermediate_values.items()} for t in trials]
 
+    def overrides(self, number: int) -> list[str]:
+        """Return the assignments of the settings of a trial; [] for trial 0."""
+        params = self.trial(number).params
+        return overrides_of(self.plan.all_ranges, params) if number else []
+
     def arguments(self, number: int, seed: int) -> list[str]:
         """Return the arguments of `enn train` for a run of a trial."""
-        params = self.trial(number).params
-        overrides = overrides_of(self.plan.all_ranges, params) if number else []
         config = ["--config", str(self.folder / CONFIG)]
-        return [*config, *overrides, f"seed={seed}", f"trial={number}"]
+        return [*config, *self.overrides(number), f"seed={seed}", f"trial={number}"]
 
     def run_dir(self, number: int, seed: int) -> Path:
         """Return the folder of a run."""
@@ -221,11 +221,11 @@ class Study:
         if step not in self.trial(number).intermediate_values:
             self._storage.set_trial_intermediate_value(self._id(number), step, value)
 
-    def note(self, number: int, name: str, value: object) -> None:
-        """Record an attribute of a running trial."""
-        self._storage.set_trial_user_attr(self._id(number), name, value)
+    def record(self, number: int, seed: int, run: RunRecord) -> None:
+        """Record a run of a running trial."""
+        self._storage.set_trial_user_attr(self._id(number), f"seed {seed}", [*run])
 
-    def note_confirmed(self, number: int, seed: int, run: RunRecord) -> None:
+    def record_confirmed(self, number: int, seed: int, run: RunRecord) -> None:
         """Record a run with a fresh seed."""
         self.optuna.set_user_attr(f"confirm {number} {seed}", [*run])
 
@@ -275,7 +275,7 @@ class Study:
     def _orphan(self, stack: ExitStack, anyway: bool) -> int | None:
         """Claim a running trial that no driver follows."""
         for trial in self.trials("RUNNING"):
-            if anyway or trial.user_attrs["host"] == self.host:
+            if anyway or trial.user_attrs.get("host") == self.host:
                 with ExitStack() as claims:
                     is_claimed = claims.enter_context(self._claimed(trial.number))
                     # It may have ended before its claim was released.
@@ -295,25 +295,25 @@ class Study:
         """Draw the parameters of new trials until the configuration takes them, and add it."""
         from optuna.trial import TrialState, create_trial
 
+        study_id = self._storage.get_study_id_from_name("tune")
         for _ in range(MOST_REFUSED):
             number = len(self.optuna.get_trials(deepcopy=False))
             params = self._reference() if number == 0 else self._drawn(number)
             overrides = overrides_of(self.plan.all_ranges, params) if number else []
             problem = problem_of(self.plan.config, overrides)
-            token = f"{os.getpid()} {time.time_ns()}"
-            attrs = {"overrides": overrides, "host": self.host, "token": token}
-            spaces = self._distributions
-            self.optuna.add_trial(
-                create_trial(
-                    state=TrialState.FAIL if problem else TrialState.RUNNING,
-                    params=params,
-                    distributions={name: spaces[name] for name in params},
-                    user_attrs={**attrs, **({"refused": problem} if problem else {})},
-                )
+            trial = create_trial(
+                state=TrialState.FAIL if problem else TrialState.RUNNING,
+                params=params,
+                distributions={name: self._distributions[name] for name in params},
+                user_attrs={
+                    "overrides": overrides,
+                    "host": self.host,
+                    **({"refused": problem} if problem else {}),
+                },
             )
+            trial_id = self._storage.create_new_trial(study_id, trial)
             if not problem:  # without locks, another host may have added a trial of this number
-                trials = self.optuna.get_trials(deepcopy=False)
-                return next(t.number for t in trials if t.user_attrs.get("token") == token)
+                return self._storage.get_trial_number_from_id(trial_id)
         raise ConfigError(
             f"ranges: expected combinations that the configuration takes, got {MOST_REFUSED} "
             f"others in a row; the last one: {', '.join(overrides)}: {problem}"
@@ -364,11 +364,35 @@ def _quasi_random(ranges: Sequence[Range], seed: int, number: int) -> dict[str, 
     return {r.field: r.at(float(share)) for r, share in zip(ranges, point, strict=True)}
 
 
-def _cut_torn_line(path: Path) -> None:
-    """Remove the incomplete last line of a killed process, under the lock of the file."""
-    with suppress(FileNotFoundError), path.open("rb+") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
+@final
+class JournalLock:
+    """Optuna's lock of a journal file, which removes an incomplete last line when acquired.
+
+    A killed process or a full disk leaves one, and a line after it would damage the journal.
+
+    Args:
+        path: the journal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from optuna.storages.journal import JournalFileSymlinkLock
+
+        self._path, self._lock = path, JournalFileSymlinkLock(str(path), grace_period=GRACE_S)
+
+    def acquire(self) -> bool:
+        """Wait for the lock."""
+        self._lock.acquire()
+        with suppress(FileNotFoundError), self._path.open("rb+") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            if file.read() not in (b"", b"\n"):
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+        return True
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._lock.release()
 
 
 # Files of a study.
@@ -418,8 +442,3 @@ def code_of_plan(plan: Plan, source: str) -> Iterator[NamedCode]:
                 changes = [searched.override(param)]
                 config = load_config(TrainConfig, None, changes, text=plan.config)
                 yield from code_in_config(config, source)
-
-
-def changed_limits(limits: Limits, changes: Mapping[str, Any]) -> Limits:
-    """Return limits with the changes that are not None."""
-    return replace(limits, **{name: v for name, v in changes.items() if v is not None})

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, final
 
 from enn_trainer.checkpoints.disk import read_plain_file
 from enn_trainer.checkpoints.format import METRICS_FILE
 from enn_trainer.checkpoints.run_lock import LOCK, MAX_LOCK_BYTES, is_locked
 from enn_trainer.config.load import PREFIX
+from enn_trainer.tuning.judge import Curve, score_of_run
 from entity_env.serialization.plain_open import read_plain
 
 ENN_TRAIN = (sys.executable, "-m", "enn_trainer.cli", "train")
@@ -24,7 +25,7 @@ POLL_S = 0.5
 """Seconds between two looks at the metrics of a run."""
 STOP_S = 120.0
 """Seconds that a run has to save and end after SIGTERM."""
-MAX_SHARE = 0.02
+MAX_SHARE = 0.01
 """Largest share of a core that reads metrics."""
 LAST_BYTES = 1 << 13
 """Bytes of the output of a run in which its last line is looked for."""
@@ -32,6 +33,24 @@ NOT_FINITE = ("gradient is not finite", "not finite are ", "expected finite valu
 """Words of the messages of `NotFiniteError`."""
 
 Ending = Literal["completed", "pruned", "stopped", "failed", "not finite"]
+
+
+class RunRecord(NamedTuple):
+    """Record of a run of a trial.
+
+    Attributes:
+        score: its score; None if it did not complete.
+        frames: number of frames.
+        seconds: seconds for which it was followed.
+        ending: how it ended.
+        error: reason if it failed or has values that are not finite.
+    """
+
+    score: float | None
+    frames: int
+    seconds: float
+    ending: Ending
+    error: str = ""
 
 
 class Metrics(NamedTuple):
@@ -63,35 +82,28 @@ def read_metric(run_dir: Path, tag: str) -> Metrics:
     return Metrics(dict(sorted(curve.items())), frozenset(tags), frames)
 
 
+@final
 class TrialRun:
     """A run of a trial, in a process of its own or of an earlier driver.
 
     Args:
         run_dir: folder of the run; the output goes to a file of this name with the suffix `.txt`.
         arguments: settings and options of `enn train`, without the folder.
-        program: the program and its first arguments.
-        poll_s: seconds between two looks at the metrics.
-
-    Attributes:
-        run_dir: see Args.
-        seconds: seconds for which the run was followed.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        arguments: Sequence[str],
-        program: Sequence[str] = ENN_TRAIN,
-        poll_s: float = POLL_S,
-    ) -> None:
-        self.run_dir, self.seconds, self._poll_s = run_dir, 0.0, poll_s
-        self._line = [*program, *arguments, "--checkpoint-dir", str(run_dir), "--resume-or-start"]
+    def __init__(self, run_dir: Path, arguments: Sequence[str]) -> None:
+        self._run_dir, self._seconds = run_dir, 0.0
+        folder = ["--checkpoint-dir", str(run_dir), "--resume-or-start"]
+        self._line = [*ENN_TRAIN, *arguments, *folder]
         self._process: subprocess.Popen[bytes] | None = None
         self._log = run_dir.with_name(f"{run_dir.name}.txt")
 
     def follow(
-        self, tag: str, is_over: Callable[[dict[int, float]], bool], is_stopped: Callable[[], bool]
-    ) -> Ending:
+        self,
+        tag: str,
+        is_over: Callable[[Curve], bool] = lambda curve: False,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> RunRecord:
         """Start or continue the run, and follow it to its end.
 
         A process that trains in the folder already is followed to its end; then the run is
@@ -102,44 +114,16 @@ class TrialRun:
             is_over: called with the values so far after each new one; True prunes the run.
             is_stopped: True ends the run, which can be continued.
         """
-        begin_s, num_values, metrics = time.monotonic(), 0, Metrics({}, frozenset(), 0)
-        self._process = None if is_locked(self.run_dir) else self._start()
-        before: tuple[int, int] | None = None
+        begin_s = time.monotonic()
         try:
-            while True:
-                is_running, look_s = self._is_running(), time.thread_time()
-                if (version := self._version_of_metrics()) != before:
-                    metrics, before = read_metric(self.run_dir, tag), version
-                points = [*metrics.curve.items()]
-                for count in range(num_values + 1, len(points) + 1):
-                    if not math.isfinite(points[count - 1][1]):
-                        return self._end("not finite")
-                    if is_over(dict(points[:count])):
-                        return self._end("pruned")
-                num_values = max(num_values, len(points))
-                if is_stopped():
-                    return self._end("stopped")
-                if not is_running and self._process is not None and not is_locked(self.run_dir):
-                    return self._ending(bool(points))
-                if not is_running:
-                    self._process = None if is_locked(self.run_dir) else self._start()
-                look_s = time.thread_time() - look_s
-                time.sleep(max(self._poll_s, look_s / MAX_SHARE))
+            ending, error = self._follow(tag, is_over, is_stopped)
         except BaseException:
             self.kill()
             raise
-        finally:
-            self.seconds = time.monotonic() - begin_s
-
-    @property
-    def last_line(self) -> str:
-        """Last line that the run printed, without the word error."""
-        lines: list[str] = []
-        with suppress(OSError), read_plain(self._log) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
-            lines = file.read().decode(errors="replace").split("\n")
-        line = next((line for line in reversed(lines) if line.strip()), "no output")
-        return line.strip().removeprefix("error: ")
+        self._seconds += time.monotonic() - begin_s
+        metrics = read_metric(self._run_dir, tag)
+        score = score_of_run(metrics.curve) if ending == "completed" else None
+        return RunRecord(score, metrics.frames, self._seconds, ending, error)
 
     def kill(self) -> None:
         """Kill the process without a save."""
@@ -147,9 +131,34 @@ class TrialRun:
             self._process.kill()
             self._process.wait()
 
+    def _follow(
+        self, tag: str, is_over: Callable[[Curve], bool], is_stopped: Callable[[], bool]
+    ) -> tuple[Ending, str]:
+        """Follow the run; return its ending and the error."""
+        num_seen = 0
+        self._process = None if is_locked(self._run_dir) else self._start()
+        while True:
+            is_running, look_s = self._is_running(), time.thread_time()
+            values = [*read_metric(self._run_dir, tag).curve.items()]
+            for count in range(num_seen + 1, len(values) + 1):
+                if not math.isfinite(values[count - 1][1]):
+                    return self._end("not finite"), f"{tag} is not finite"
+                if is_over(dict(values[:count])):
+                    return self._end("pruned"), ""
+            num_seen = max(num_seen, len(values))
+            if is_stopped():
+                return self._end("stopped"), ""
+            if not is_running and is_locked(self._run_dir):
+                self._process = None  # of another driver
+            elif not is_running and self._process is None:
+                self._process = self._start()
+            elif not is_running:
+                return self._ending(tag, is_logged=bool(values))
+            time.sleep(max(POLL_S, (time.thread_time() - look_s) / MAX_SHARE))
+
     def _start(self) -> "subprocess.Popen[bytes]":
         environment = {n: v for n, v in os.environ.items() if not n.startswith(PREFIX)}
-        self.run_dir.parent.mkdir(parents=True, exist_ok=True)
+        self._run_dir.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log:
             return subprocess.Popen(
                 self._line,
@@ -161,22 +170,20 @@ class TrialRun:
             )
 
     def _is_running(self) -> bool:
-        return is_locked(self.run_dir) if self._process is None else self._process.poll() is None
+        return is_locked(self._run_dir) if self._process is None else self._process.poll() is None
 
-    def _version_of_metrics(self) -> tuple[int, int] | None:
-        """Return the time and size of the file of metrics; None if there is none."""
-        with suppress(OSError):
-            status = (self.run_dir / METRICS_FILE).stat()
-            return status.st_mtime_ns, status.st_size
-        return None
-
-    def _ending(self, has_values: bool) -> Ending:
-        """Return how the process of this run ended by itself."""
+    def _ending(self, tag: str, is_logged: bool) -> tuple[Ending, str]:
+        """Return how the process of this run ended by itself, and the error."""
         assert self._process is not None
-        if self._process.returncode == 0 and has_values:
-            return "completed"
-        is_finite = not any(words in self.last_line for words in NOT_FINITE)
-        return "failed" if is_finite else "not finite"
+        if self._process.returncode == 0:
+            return ("completed", "") if is_logged else ("failed", f"the run logged no {tag}")
+        lines: list[str] = []
+        with suppress(OSError), read_plain(self._log) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")
+        line = next((line for line in reversed(lines) if line.strip()), "no output")
+        is_finite = not any(words in line for words in NOT_FINITE)
+        return "failed" if is_finite else "not finite", line.strip().removeprefix("error: ")
 
     def _end(self, ending: Ending) -> Ending:
         """End the run by SIGTERM, after which it saves."""
@@ -185,14 +192,14 @@ class TrialRun:
                 os.kill(self._pid(), signal.SIGTERM)
         end_s = time.monotonic() + STOP_S
         while self._is_running() and time.monotonic() < end_s:
-            time.sleep(min(self._poll_s, 0.05))
+            time.sleep(min(POLL_S, 0.05))
         self.kill()
         return ending
 
     def _pid(self) -> int:
         if self._process is not None:
             return self._process.pid
-        owner: Any = json.loads(read_plain_file(self.run_dir / LOCK, MAX_LOCK_BYTES))
+        owner: Any = json.loads(read_plain_file(self._run_dir / LOCK, MAX_LOCK_BYTES))
         if owner["host"] != socket.gethostname():
             raise ValueError("the process is on another host")
         return int(owner["pid"])

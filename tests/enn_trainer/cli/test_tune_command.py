@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from enn_trainer.checkpoints.run_lock import LOCK, is_locked
-from enn_trainer.cli import run, tune_command
+from enn_trainer.cli import run
 from enn_trainer.cli.tune_command import _plan, parser
 from enn_trainer.cli.typed_settings import parse_typed
 from enn_trainer.config import TrainConfig
 from enn_trainer.tuning import search as search_module
+from enn_trainer.tuning.driver import Driver
 from enn_trainer.tuning.study import Limits, Plan, read_plan, write_plan
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
@@ -78,6 +79,7 @@ def test_a_search_is_shown_and_refuses_options_that_it_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     toy_search(tmp_path / "s", trials=3)
+    capsys.readouterr()
     assert run(["tune", str(tmp_path / "s"), "--show"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:3] == ["trial", "state", "score"]
@@ -90,7 +92,7 @@ def test_a_search_is_shown_and_refuses_options_that_it_has(
 
 def test_limits_of_a_search_are_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy_search(tmp_path / "s", trials=1)
-    monkeypatch.setattr(tune_command, "search", lambda study, limits, anyway: 0)
+    monkeypatch.setattr(Driver, "run", lambda driver: 0)
     words = ["--trials", "5", "--jobs", "2", "--budget", "1h", "--keep", "all"]
     assert run(["tune", str(tmp_path / "s"), *words]) == 0
     _, limits, _ = read_plan(tmp_path / "s")
@@ -112,12 +114,12 @@ def test_code_that_only_the_folder_names_is_not_imported(
     folder.mkdir()
     ranges = {"env.id": f'choice "Xor" {choice}'} if is_range else {"optim.lr": "uniform 0.1 0.2"}
     plan = toy_plan(*([] if is_range else [f"env.id={env}"]), ranges=ranges)
-    write_plan(folder, plan, Limits(trials=1), {"packages": {}, "code": {}})
+    write_plan(folder, plan, Limits(trials=1), {})
     text = refused(["tune", str(folder)], capsys)
     assert "env.id: expected an environment of `enn envs` or one named on the command" in text
     assert f"enn tune --trust {folder}" in text
-    monkeypatch.setattr(search_module, "versions_of", lambda config: {"packages": {}, "code": {}})
-    monkeypatch.setattr(tune_command, "search", lambda study, limits, anyway: 0)
+    monkeypatch.setattr(search_module, "versions_of", lambda config: {})
+    monkeypatch.setattr(Driver, "run", lambda driver: 0)
     assert run(["tune", str(folder), "--trust"]) == 0
 
 

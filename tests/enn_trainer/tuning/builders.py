@@ -4,9 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import dump_config, load_config
-from enn_trainer.tuning.search import open_search, search
+from enn_trainer.tuning import trials
+from enn_trainer.tuning.driver import Driver
+from enn_trainer.tuning.search import open_search
 from enn_trainer.tuning.study import Plan, Study, read_plan
 
 STUB = (sys.executable, "-S", "-E", str(Path(__file__).with_name("stub_train.py")))
@@ -21,14 +25,21 @@ def toy_plan(*settings: str, ranges: dict[str, str] = X, **options: Any) -> Plan
     return Plan(config, ranges, **{"metric": METRIC, "prune": "none", **options})
 
 
+def use_stand_in(patch: pytest.MonkeyPatch) -> None:
+    """Train with the stand-in, and look often."""
+    patch.setattr(trials, "ENN_TRAIN", STUB)
+    patch.setattr(trials, "POLL_S", 0.01)
+
+
 def toy_search(folder: Path, plan: Plan | None = None, **limits: Any) -> Study:
     """Run a search with the stand-in to its end."""
-    changes = {"confirm": 0, **limits}
     is_new = not folder.exists()
-    study, new_limits = open_search(
-        folder, (plan or toy_plan()) if is_new else plan, changes, program=STUB
-    )
-    assert search(study, new_limits, program=STUB, poll_s=0.01, say=lambda line: None) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        use_stand_in(patch)
+        study, new_limits = open_search(
+            folder, (plan or toy_plan()) if is_new else plan, {"confirm": 0, **limits}
+        )
+        assert Driver(study, new_limits).run() == 0
     return study
 
 

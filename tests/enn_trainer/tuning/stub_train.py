@@ -47,11 +47,11 @@ def main(arguments: list[str]) -> int:
     done = len(file.read_bytes().splitlines()) if file.exists() else 0
     with file.open("ab", buffering=0) as metrics:
         for i in range(done, NUM_EVALUATIONS):
-            time.sleep(options.get("seconds", 0.0))
+            time.sleep(options.get("seconds", 0.0) if trial >= 0 else 0)
             value = -((x - 2) ** 2) - (NUM_EVALUATIONS - 1 - i) + noise
             if options.get("flat"):
                 value = noise
-            row = {"step": 100 * i, "time": 0.0, "kind": "eval", TAG: value}
+            row = {"step": 100 * i, "time": 0.0, "kind": "eval", TAG: value, "step.mean": 0.0}
             metrics.write((json.dumps(row) + "\n").encode())
     return 0
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from enn_trainer.base.errors import ConfigError
+from enn_trainer.tuning.driver import Driver
 from enn_trainer.tuning.report import verdict, winner
+from enn_trainer.tuning.search import open_search
 from enn_trainer.tuning.study import Limits
 from tests.enn_trainer.tuning.builders import content, reopened, toy_plan, toy_search
 
@@ -150,6 +152,26 @@ def test_saves_of_the_best_are_kept(keep: str, count: int, tmp_path: Path) -> No
         assert f"trial-{study.optuna.best_trial.number:04}" in kept
 
 
+def test_saves_of_a_winner_that_only_fresh_seeds_show_are_kept(tmp_path: Path) -> None:
+    """Trial 0 is far from the best in the search, but wins on fresh seeds."""
+    study = toy_search(tmp_path / "s", trials=6)
+    run = study.runs(0)[1]
+    for number in study.completed_scores():
+        study.record_confirmed(number, 2, run._replace(score=float(number == 0)))
+    (study.run_dir(0, 2) / "step-000000000100").mkdir(parents=True)
+    toy_search(tmp_path / "s", trials=6)
+    assert winner(study) == 0
+    assert [*study.run_dir(0, 2).glob("step-*")]
+
+
+def test_a_search_without_a_result_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub(monkeypatch, fails=[0])
+    study, limits = open_search(tmp_path / "s", toy_plan(), {"trials": 1})
+    assert Driver(study, limits).run() == 1
+
+
 def test_no_trial_begins_after_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub(monkeypatch, seconds=0.05)
     study = toy_search(tmp_path / "s", trials=50, budget_s=0.2)
@@ -164,14 +186,19 @@ def test_smaller_is_better_for_a_metric_to_minimise(tmp_path: Path) -> None:
     assert winner(study) == min(study.trials("COMPLETE"), key=lambda trial: trial.value).number
 
 
-def test_trials_of_other_hosts_are_left_to_them(tmp_path: Path) -> None:
+def test_trials_of_other_hosts_are_left_to_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     study = toy_search(tmp_path / "s", trials=1)
     study.host = "elsewhere"
-    limits = Limits(trials=2)
-    with study.next_trial(limits, anyway=False) as number:
+    with study.next_trial(Limits(trials=2), anyway=False) as number:
         assert number == 1
-    study.host = "this"
-    with study.next_trial(limits, anyway=False) as number:
-        assert number is None
-    with study.next_trial(limits, anyway=True) as number:
-        assert number == 1
+    capsys.readouterr()
+    study = toy_search(tmp_path / "s", trials=3, confirm=2)
+    output = capsys.readouterr().out
+    assert "running in other processes: trial 1 on elsewhere; the last process" in output
+    assert [trial.state.name for trial in study.trials()] == ["COMPLETE", "RUNNING", "COMPLETE"]
+    assert not study.confirmed()
+    Driver(study, Limits(trials=3, confirm=2), anyway=True).run()
+    assert [trial.state.name for trial in study.trials()] == ["COMPLETE"] * 3
+    assert study.confirmed()

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,19 @@ pytest.importorskip("optuna", reason="the extra tune is not installed")
 
 ROOT = Path(__file__).parents[3]
 DRIVER = """
-import sys
+import socket, sys
 from pathlib import Path
-from enn_trainer.tuning.search import open_search, search
+from enn_trainer.tuning import trials
+from enn_trainer.tuning.driver import Driver
+from enn_trainer.tuning.search import open_search
 from tests.enn_trainer.tuning.builders import STUB, toy_plan
 
+trials.ENN_TRAIN, trials.POLL_S = STUB, 0.01
+if sys.argv[3]:
+    socket.gethostname = lambda: sys.argv[3]
 plan, limits = toy_plan(seeds=2, prune="median"), {"trials": int(sys.argv[2]), "confirm": 0}
-study, limits = open_search(Path(sys.argv[1]), plan, limits, program=STUB)
-sys.exit(search(study, limits, program=STUB, poll_s=0.01))
+study, limits = open_search(Path(sys.argv[1]), plan, limits)
+sys.exit(Driver(study, limits).run())
 """
 TRIALS = 12  # TPE draws from the tenth result on
 EVENTS = ("driver", "trial", "both", "stop")
@@ -43,8 +49,8 @@ def _evaluations_take_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB", json.dumps({"seconds": 0.02}))
 
 
-def start_driver(folder: Path, trials: int = TRIALS) -> Any:
-    return start_program(["-c", DRIVER, str(folder), str(trials)], cwd=ROOT)
+def start_driver(folder: Path, trials: int = TRIALS, host: str = "") -> Any:
+    return start_program(["-c", DRIVER, str(folder), str(trials), host], cwd=ROOT)
 
 
 def num_lines(journal: Path) -> int:
@@ -112,10 +118,34 @@ def test_two_drivers_train_each_trial_once(tmp_path: Path) -> None:
     assert all(len(pids) == 1 for pids in starts)
 
 
-def test_a_torn_line_of_the_journal_is_removed(tmp_path: Path, straight: Path) -> None:
+@pytest.mark.alone
+@pytest.mark.slow
+def test_a_trial_of_a_killed_driver_on_another_host_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "s"
-    toy_search(folder, trials=2)
-    whole = (folder / "journal.log").read_bytes()
-    (folder / "journal.log").write_bytes(whole + b'{"op_code": 4, "wor')
-    assert len(reopened(folder).trials()) == 2
-    assert (folder / "journal.log").read_bytes().startswith(whole + b"{")
+    with monkeypatch.context() as patch:
+        patch.setenv("STUB", json.dumps({"seconds": 3600}))
+        with start_driver(folder, 3, "elsewhere") as other:
+            while not is_locked(folder / "trial-0000" / "seed-1"):
+                time.sleep(0.01)
+            other.kill()
+        kill_trials(folder)
+    with start_driver(folder, 3) as driver:
+        assert driver.wait(120) == 0
+    states = [(t.state.name, t.user_attrs["host"]) for t in reopened(folder).trials()]
+    assert states == [("RUNNING", "elsewhere"), *[("COMPLETE", socket.gethostname())] * 2]
+
+
+def test_a_torn_line_of_the_journal_is_removed(tmp_path: Path) -> None:
+    journal = tmp_path / "s" / "journal.log"
+    study = toy_search(tmp_path / "s", trials=2)
+    whole = journal.read_bytes()
+    torn = whole + b'{"op_code": 4, "wor'
+    journal.write_bytes(torn)
+    assert len(reopened(tmp_path / "s").trials()) == 2
+    assert journal.read_bytes().startswith(whole + b"{")
+    # Also while a driver runs, of another one that was killed.
+    journal.write_bytes(torn)
+    study.record_confirmed(0, 9, study.runs(0)[1])
+    assert reopened(tmp_path / "s").confirmed().keys() == {0}

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,10 +11,9 @@ import pytest
 
 from enn_trainer import tune
 from enn_trainer.base.errors import ConfigError
-from enn_trainer.tuning import search
-from enn_trainer.tuning.search import changes_since, open_search, versions_of
+from enn_trainer.tuning.search import difference, open_search, versions_of
 from enn_trainer.tuning.study import PLAN
-from tests.enn_trainer.tuning.builders import METRIC, STUB, X, content, toy_plan, toy_search
+from tests.enn_trainer.tuning.builders import METRIC, X, content, toy_plan, toy_search
 
 pytest.importorskip("optuna", reason="the extra tune is not installed")
 
@@ -23,7 +21,7 @@ pytest.importorskip("optuna", reason="the extra tune is not installed")
 def rejected(folder: Path, plan: object, trials: int | None = 3) -> str:
     """Return the problem of a new search, which leaves no folder."""
     with pytest.raises(ConfigError) as error:
-        open_search(folder, plan, {"trials": trials}, program=STUB)  # type: ignore[arg-type]
+        open_search(folder, plan, {"trials": trials})  # type: ignore[arg-type]
     assert not folder.exists()
     return str(error.value)
 
@@ -46,6 +44,10 @@ def test_mistakes_are_reported_before_anything_is_trained(tmp_path: Path) -> Non
         rejected(folder, replace(plan, metric="eval/episodic_rewrad.mean max"))
         == "--metric: expected a metric of the run, got eval/episodic_rewrad.mean; the nearest is "
         "eval/episodic_reward.mean"
+    )
+    # An episode need not have ended: its statistics are those of other metrics.
+    assert "the nearest is episodic_reward.mean" in rejected(
+        folder, replace(plan, metric="episodic_reward.maen max")
     )
     without = toy_plan("eval=None")
     assert "expected evaluations for eval/episodic_reward.mean, got none" in rejected(
@@ -73,70 +75,83 @@ def test_a_run_that_fails_is_reported_before_the_search(
 def test_another_search_in_the_folder_is_an_error_with_the_difference(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     toy_search(folder, trials=1)
-    for plan, difference in [
-        (toy_plan(ranges={"ppo.ent_coef": "uniform 0 4"}), "uniform 0 5 there, uniform 0 4 here"),
-        (toy_plan("env.id=MineSweeper"), "env.id: Xor there, MineSweeper here"),
-        (toy_plan("optim.lr=0.1"), "optim.lr: 0.001 there, 0.1 here"),
-        (toy_plan(seeds=2), "--seeds: 1 there, 2 here"),
+    for plan, words in [
+        (toy_plan(ranges={"ppo.ent_coef": "uniform 0 4"}), "uniform 0 5 before, uniform 0 4 now"),
+        (toy_plan("env.id=MineSweeper"), "env.id: Xor before, MineSweeper now"),
+        (toy_plan("optim.lr=0.1"), "optim.lr: 0.001 before, 0.1 now"),
+        (toy_plan(seeds=2), "--seeds: 1 before, 2 now"),
     ]:
-        with pytest.raises(ConfigError, match=difference):
-            open_search(folder, plan, {}, program=STUB)
-    open_search(folder, toy_plan("name=other"), {}, program=STUB)
+        with pytest.raises(ConfigError, match=words):
+            open_search(folder, plan, {})
+    open_search(folder, toy_plan("name=other"), {})
 
 
 def test_limits_can_be_raised_and_stay_raised(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     toy_search(folder, trials=1)
     assert len(toy_search(folder, trials=3).trials()) == 3
-    assert open_search(folder, None, {"trials": None}, program=STUB)[1].trials == 3
+    assert open_search(folder, None, {"trials": None})[1].trials == 3
 
 
 def test_changed_code_and_packages_need_consent(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     study = toy_search(folder, trials=1)
     saved = json.loads((folder / PLAN).read_text())
-    saved["versions"]["packages"]["numpy"] = "0.9"
+    saved["versions"]["numpy"] = "0.9"
     (folder / PLAN).write_text(json.dumps(saved))
-    with pytest.raises(ConfigError, match=r"numpy 0.9 before, .* now; --anyway continues"):
-        open_search(folder, None, {}, program=STUB)
-    again, _ = open_search(folder, None, {}, anyway=True, program=STUB)
+    with pytest.raises(ConfigError, match=r"numpy: 0.9 before, .* now; --anyway continues"):
+        open_search(folder, None, {})
+    again, _ = open_search(folder, None, {}, anyway=True)
     assert content(again) == content(study)
-    code = {"garden.Garden": "1111:2222"}
-    assert (
-        changes_since(
-            {"packages": {}, "code": code}, {"packages": {}, "code": {"garden.Garden": "3333:4444"}}
-        )
-        == "code of garden.Garden"
-    )
 
 
-def test_changed_code_of_an_environment_is_named(tmp_path: Path) -> None:
+ENVIRONMENTS = {
+    "class": "class Garden(Xor):\n    bonus = {}\n",
+    "function": "def Garden():\n    return Xor() if {} else None\n",
+    "constant": "BONUS = {}\nclass Garden(Xor):\n    bonus = BONUS\n",
+    "helper": "from helper import Inner\ndef Garden():\n    return Inner()\n",
+    "comment": "class Garden(Xor):\n    pass  \n# {}",
+}
+
+
+@pytest.mark.parametrize("changed", ENVIRONMENTS)
+def test_changed_code_of_an_environment_is_named(changed: str, tmp_path: Path) -> None:
     versions = []
-    for name, reward in (("one", "0.0"), ("two", "1.0")):
-        file = tmp_path / name / "garden.py"
-        file.parent.mkdir()
-        lines = [
-            "from entity_env.examples import Xor",
-            "class Garden(Xor):",
-            f"    bonus = {reward}",
-        ]
-        file.write_text("\n".join(lines))
-        versions.append(versions_of(toy_plan(f"env.id={file}:Garden").base))
-    assert re.fullmatch(r"code of \S*Garden", changes_since(*versions))
+    for name, value in (("one", "0.0"), ("two", "1.0")):
+        folder = tmp_path / name
+        folder.mkdir()
+        head = "from entity_env.examples import Xor\n"
+        (folder / "garden.py").write_text(head + ENVIRONMENTS[changed].replace("{}", value))
+        (folder / "helper.py").write_text(f"{head}class Inner(Xor):\n    bonus = {value}\n")
+        sys.modules.pop("helper", None)
+        versions.append(versions_of(toy_plan(f"env.id={folder / 'garden.py'}:Garden").base))
+        sys.path.remove(str(folder))
+    expected = {"helper": "code of helper", "comment": ""}.get(changed, "code of garden")
+    assert difference(*versions).partition(":")[0] == expected
 
 
 def test_a_damaged_plan_is_reported(tmp_path: Path) -> None:
     toy_search(tmp_path / "s", trials=1)
     (tmp_path / "s" / PLAN).write_text("{}")
     with pytest.raises(ConfigError, match=r"study.json: damaged, expected the plan of a search"):
-        open_search(tmp_path / "s", None, {}, program=STUB)
+        open_search(tmp_path / "s", None, {})
 
 
-def test_tune_returns_a_row_for_each_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "search", lambda study, limits, anyway: None)
-    monkeypatch.setattr(search, "check_metric", lambda plan, program: None)
-    rows = tune("xor", X, metric=METRIC, to=tmp_path / "s", settings={"eval.episodes": 8}, trials=2)
-    assert rows == []
+@pytest.mark.parametrize(
+    ("text", "damaged"), [(b'"seed 1"', b'"seed x"'), (b'"overrides"', b"{\xff"), (b",400,", b",")]
+)
+def test_a_damaged_journal_is_reported(text: bytes, damaged: bytes, tmp_path: Path) -> None:
+    toy_search(tmp_path / "s", trials=2)
+    journal = tmp_path / "s" / "journal.log"
+    journal.write_bytes(journal.read_bytes().replace(text, damaged))
+    with pytest.raises(ConfigError, match=r"journal.log: damaged, expected a journal of Optuna"):
+        open_search(tmp_path / "s", None, {})
+
+
+def test_tune_returns_a_row_for_each_trial(tmp_path: Path) -> None:
+    settings = {"eval.episodes": 8, "total_timesteps": 400}
+    rows = tune("xor", X, metric=METRIC, to=tmp_path / "s", settings=settings, trials=2, confirm=0)
+    assert [(row["trial"], row["state"]) for row in rows] == [(0, "complete"), (1, "complete")]
     plan = json.loads((tmp_path / "s" / PLAN).read_text())
     assert plan["limits"]["trials"] == 2
     assert 'id: "Xor"' in (tmp_path / "s/config.ron").read_text()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from enn_trainer.tuning.study import Limits, Study, changed_limits, read_plan, write_plan
+from enn_trainer.tuning.study import Limits, Study, read_plan, write_plan
 from tests.enn_trainer.tuning.builders import toy_plan
 
 pytest.importorskip("optuna", reason="the extra tune is not installed")
@@ -17,10 +17,10 @@ def study(tmp_path: Path) -> Study:
 
 def test_plans_round_trip(tmp_path: Path) -> None:
     plan, limits = toy_plan(seeds=2, sampler="qmc"), Limits(3, 60.0, jobs=2, keep="all")
-    write_plan(tmp_path, plan, limits, {"packages": {"numpy": "1"}})
-    assert read_plan(tmp_path) == (plan, limits, {"packages": {"numpy": "1"}})
-    assert changed_limits(limits, {"trials": 5, "jobs": None}).trials == 5
-    assert changed_limits(limits, {"trials": 5, "jobs": None}).jobs == 2
+    write_plan(tmp_path, plan, limits, {"numpy": "1"})
+    assert read_plan(tmp_path) == (plan, limits, {"numpy": "1"})
+    assert limits.changed({"trials": 5, "jobs": None}).trials == 5
+    assert limits.changed({"trials": 5, "jobs": None}).jobs == 2
 
 
 def test_a_trial_is_claimed_by_one_process_at_a_time(study: Study) -> None:
