@@ -25,7 +25,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import dump_config
 from enn_trainer.evaluation.opponents import create_opponent
 from entity_env import Entity, GlobalCategoricalActionSpace, ObsSpace
-from entity_env.examples import Medics
+from entity_env.examples import Duel, Medics
 from entity_env.imports import extras
 from entity_env.spaces import Spaces
 from tests.enn_trainer.builders import run_small
@@ -35,6 +35,9 @@ ROOT = Path(__file__).parents[3]
 SPACES = Spaces(
     ObsSpace(entities={"A": Entity(["x"])}), {"go": GlobalCategoricalActionSpace(["a", "b"])}
 )
+
+DEPENDENCIES = ["torch", "safetensors", "msgpack", "cloudpickle", "hyperstate", "rich"]
+"""Packages that a program without PyTorch need not have."""
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +64,11 @@ def model_file(tmp_path: Path) -> Path:
     return tmp_path / "mine.safetensors"
 
 
-def played(out: Path, *arguments: str, without: str) -> str:
-    """Run play.py in a process that lacks a package."""
-    code = f"import sys, runpy; sys.modules[{without!r}] = None; runpy.run_path(sys.argv.pop(0))"
-    command = [sys.executable, "-c", code.replace("pop(0)", "pop(1)"), str(out / "play.py")]
+def played(out: Path, *arguments: str, without: list[str]) -> str:
+    """Run play.py in a process that lacks some packages."""
+    code = f"import sys, runpy; sys.modules |= dict.fromkeys({without})\n"
+    code += "runpy.run_path(sys.argv.pop(1))"
+    command = [sys.executable, "-c", code, str(out / "play.py")]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -110,13 +114,33 @@ def test_values_are_in_units_of_the_return(run_dir: Path, out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_program_plays_without_torch_and_answers_without_the_environment(out: Path) -> None:
-    assert played(out, "3", without="torch").startswith("3 episodes, mean return ")
+def test_the_program_plays_with_numpy_alone_and_answers_without_the_environment(out: Path) -> None:
+    assert played(out, "3", without=DEPENDENCIES).startswith("3 episodes, mean return ")
     with np.load(out / "example.npz") as example:
         expected = {name: example[f"output/{name}"] for name in ("log_probs/command", "value")}
-    answer = json.loads(played(out, without="entity_env"))
+    answer = json.loads(played(out, without=["entity_env"]))
     for name, values in expected.items():
         np.testing.assert_allclose(answer[name], values, rtol=1e-6)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_equal_files_in_any_folder_and_both_sides_of_a_match_are_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_small(tmp_path, env=Duel, checkpoint_dir=tmp_path / "duel")
+    first, second = tmp_path / "first", tmp_path / "elsewhere" / "deep" / "second"
+    second.parent.mkdir(parents=True)
+    for folder, out, seed in (tmp_path, Path("first"), "1"), (second.parent, second, "2"):
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        command = [sys.executable, "-m", "enn_trainer.cli", "export", str(tmp_path / "duel")]
+        subprocess.run([*command, "--to", str(out)], check=True, timeout=200)
+    assert len([*first.iterdir()]) == 5
+    for path in first.iterdir():
+        assert path.read_bytes() == (second / path.name).read_bytes(), path.name
+    said = played(first, "4", without=DEPENDENCIES)
+    assert said.startswith("4 episodes of all 2 sides, played by this agent, mean return ")
 
 
 SCRIPT = """
