@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import dump_config
 from enn_trainer.evaluation.opponents import create_opponent
 from entity_env import Entity, GlobalCategoricalActionSpace, ObsSpace
-from entity_env.examples import Duel, Medics
+from entity_env.examples import Duel, Medics, Pairs
 from entity_env.imports import extras
 from entity_env.spaces import Spaces
 from tests.enn_trainer.builders import run_small
@@ -207,33 +208,73 @@ def test_the_program_for_pages_fills_the_same_arrays(out: Path) -> None:
     assert answer["best/command"] == arrays["output/best/command"][0].tolist()
 
 
-@pytest.mark.slow
-def test_the_service_answers_sessions(out: Path) -> None:
+Post: TypeAlias = Callable[[Any], Any]
+
+
+@contextlib.contextmanager
+def service(out: Path) -> Iterator[Post]:
+    """Run the service of the documentation; yields a function that posts a request."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+
+    def post(content: Any) -> Any:
+        url = f"http://127.0.0.1:{port}"
+        with urllib.request.urlopen(url, json.dumps(content).encode(), timeout=60) as got:
+            return json.load(got)
+
     program = str(ROOT / "docs" / "export" / "service.py")
     with subprocess.Popen([sys.executable, program, str(out), str(port)]) as process:
         try:
-
-            def post(content: Any) -> Any:
-                url = f"http://127.0.0.1:{port}"
-                with urllib.request.urlopen(url, json.dumps(content).encode(), timeout=60) as got:
-                    return json.load(got)
-
             for _ in range(600):  # until it listens
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                     break
                 time.sleep(0.1)
-            with np.load(out / "example.npz") as example:
-                arrays = {name: x.tolist() for name, x in example.items()}
-            answer = post({"session": "a", "arrays": arrays})
-            np.testing.assert_allclose(answer["value"], arrays["output/value"], rtol=1e-5)
-            assert answer["sampled/whom"] == arrays["output/sampled/whom"]
-            assert post({"session": "a", "end": True}) == {"ended": True}
-            assert post({"session": "a", "end": True}) == {"ended": False}
+            yield post
         finally:
             process.kill()
+
+
+def example_arrays(out: Path) -> dict[str, Any]:
+    with np.load(out / "example.npz") as example:
+        return {name: x.tolist() for name, x in example.items()}
+
+
+@pytest.mark.slow
+def test_the_service_answers_sessions(out: Path) -> None:
+    arrays = example_arrays(out)
+    with service(out) as post:
+        answer = post({"session": "a", "arrays": arrays})
+        np.testing.assert_allclose(answer["value"], arrays["output/value"], rtol=1e-5)
+        assert answer["sampled/whom"] == arrays["output/sampled/whom"]
+        assert post({"session": "a", "end": True}) == {"ended": True}
+        assert post({"session": "a", "end": True}) == {"ended": False}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_the_service_has_states_of_the_entities_of_the_last_frame(tmp_path: Path) -> None:
+    memory = ["net.memory.of=entity", "net.memory.types=[Card]", "net.memory.keep_absent=0"]
+    run_small(tmp_path, *memory, "ppo.seq_len=4", env=Pairs, checkpoint_dir=tmp_path / "pairs")
+    out = tmp_path / "out"
+    assert run(["export", str(tmp_path / "pairs"), "--to", str(out)]) == 0
+    with service(out) as post:
+        inputs = json.loads((out / "interface.json").read_text())["inputs"]
+        arrays = {name: rows[:1] for name, rows in example_arrays(out).items() if name in inputs}
+        ids = range(len(arrays["visible/Card"][0]))
+        arrays["kinds/Card"][0][0] = [1 + label for label in arrays["kinds/Card"][0][0]]
+
+        def probabilities(first: int, session: str = "a") -> Any:
+            numbers = {"Card": [first + i for i in ids]}
+            request = {"session": session, "arrays": arrays, "ids": numbers}
+            return post(request)["log_probs/turn"]
+
+        new = probabilities(0)
+        assert probabilities(0) != new  # with states
+        assert probabilities(100) == new  # of other entities
+        assert probabilities(0) == new  # which were not in the last frame
+        assert probabilities(0) != new
+        assert probabilities(0, "b") == new
 
 
 @pytest.mark.slow
