@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from entity_env.arrays import IntArray
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
 from rogue_net.memory import Memory
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
@@ -51,14 +52,11 @@ def input_arrays(
         rows = (FRAMES, f"rows of {name}")
         arrays[f"count/{name}"] = ArraySpec(torch.int64, rows[:1])
         arrays[f"visible/{name}"] = ArraySpec(torch.bool, rows)
-        for field, width in (("entities", entity.features), ("kinds", entity.kinds)):
-            dtype = torch.int64 if field == "kinds" else torch.float32
-            if width:
-                arrays[f"{field}/{name}"] = ArraySpec(dtype, (*rows, len(width)))
-    if space.global_features:
-        arrays["global"] = ArraySpec(torch.float32, (FRAMES, len(space.global_features)))
-    if space.global_kinds:
-        arrays["global_kinds"] = ArraySpec(torch.int64, (FRAMES, len(space.global_kinds)))
+        arrays[f"entities/{name}"] = ArraySpec(torch.float32, (*rows, len(entity.features)))
+        arrays[f"kinds/{name}"] = ArraySpec(torch.int64, (*rows, len(entity.kinds)))
+    arrays["global"] = ArraySpec(torch.float32, (FRAMES, len(space.global_features)))
+    arrays["global_kinds"] = ArraySpec(torch.int64, (FRAMES, len(space.global_kinds)))
+    arrays = {name: spec for name, spec in arrays.items() if spec.dims[-1] != 0}
     for name, action in agent.action_space.items():
         arrays |= _action_arrays(name, action)
     for prefix, net in networks(agent).items():
@@ -118,14 +116,13 @@ def _action_arrays(name: ActionName, space: ActionSpace) -> dict[str, ArraySpec]
 
 def _memory_arrays(prefix: str, memory: Memory, without_ids: Sequence[str]) -> dict[str, ArraySpec]:
     """Return the recurrent states of a network, without the choices that enter them."""
+    dims: dict[str, tuple[int | str, ...]] = {"": (FRAMES,)} if memory.remembering.frame else {}
+    types = [name for name in memory.types if name not in without_ids]
+    dims |= {f"/{name}": (FRAMES, f"rows of {name}") for name in types}
     arrays: dict[str, ArraySpec] = {}
-    rows = {f"/{name}": f"rows of {name}" for name in memory.types if name not in without_ids}
-    if memory.remembering.frame:
-        arrays[f"{prefix}memory"] = ArraySpec(torch.float32, (FRAMES, memory.width))
-        arrays[f"{prefix}known"] = ArraySpec(torch.bool, (FRAMES,))
-    for name, dim in rows.items():
-        arrays[f"{prefix}memory{name}"] = ArraySpec(torch.float32, (FRAMES, dim, memory.width))
-        arrays[f"{prefix}known{name}"] = ArraySpec(torch.bool, (FRAMES, dim))
+    for name, rows in dims.items():
+        arrays[f"{prefix}memory{name}"] = ArraySpec(torch.float32, (*rows, memory.width))
+        arrays[f"{prefix}known{name}"] = ArraySpec(torch.bool, rows)
     return arrays
 
 
@@ -154,45 +151,48 @@ def padded_batch(
             values = by_type[GLOBAL].values
             inputs[field] = values if field == "global" else values.long()
     for name, space in agent.action_space.items():
-        action = batch.actions[name]
-        actors = action.actors
-        inputs[f"actors/{name}"] = _padded(actors, -1)
-        longest = inputs[f"actors/{name}"].shape[1]
-        if action.bounds is not None:
-            low, high = _padded(action.bounds, 0).unbind(dim=2)
-            inputs |= {f"low/{name}": low, f"high/{name}": high}
-        elif action.actees is None:
-            inputs[f"mask/{name}"] = _padded_mask(action, len(space.labels), longest)
-        else:
-            inputs[f"actees/{name}"] = _padded(action.actees, -1)
-            actees = inputs[f"actees/{name}"].shape[1]
-            inputs[f"mask/{name}"] = _padded_mask(action, actees, longest)
-        drawn = torch.zeros(len(actors.values), *space.choice_columns)
-        drawn = drawn if uniforms is None else uniforms[name].view_as(drawn)
-        inputs[f"uniforms/{name}"] = _padded(RaggedTensor(drawn, actors.lengths), 0)
+        draws = None if uniforms is None else uniforms[name]
+        for field, x in _padded_action(space, batch.actions[name], draws).items():
+            inputs[f"{field}/{name}"] = x
     return {name: inputs[name] for name in input_arrays(agent) if name in inputs}
+
+
+def _padded_action(space: ActionSpace, action: ActionBatch, draws: Tensor | None) -> Arrays:
+    """Pad an action to its inputs, without the name of the action."""
+    inputs = {"actors": _padded(action.actors, -1)}
+    if action.bounds is not None:
+        inputs["low"], inputs["high"] = _padded(action.bounds, 0).unbind(dim=2)
+    else:
+        inputs["mask"] = _padded_mask(action, len(space.labels))
+    if action.actees is not None:
+        inputs["actees"] = _padded(action.actees, -1)
+    zeros = torch.zeros(len(action.actors.values), *space.choice_columns)
+    rows = zeros if draws is None else draws.view_as(zeros)
+    return {**inputs, "uniforms": _padded(RaggedTensor(rows, action.actors.lengths), 0)}
 
 
 def _padded(rows: RaggedTensor, fill: float) -> Tensor:
     """Pad frames to their longest, at least 1, (rows, ...) -> (B, n, ...)."""
-    n = max(1, int(rows.lengths.max(initial=0)))
-    padded = rows.values.new_full((len(rows.lengths), n, *rows.values.shape[1:]), fill)
-    for frame, values in zip(padded, torch.split(rows.values, rows.lengths.tolist()), strict=True):
-        frame[: len(values)] = values
+    is_row = _is_row(rows.lengths)
+    padded = rows.values.new_full((*is_row.shape, *rows.values.shape[1:]), fill)
+    padded[is_row] = rows.values
     return padded
 
 
-def _padded_mask(action: ActionBatch, choices: int, longest: int) -> Tensor:
+def _is_row(lengths: IntArray) -> Tensor:
+    """Return the rows that are no padding, (B, n) bool."""
+    n = max(1, int(lengths.max(initial=0)))
+    return torch.arange(n) < torch.from_numpy(lengths).unsqueeze(1)
+
+
+def _padded_mask(action: ActionBatch, num_labels: int) -> Tensor:
     """Pad the mask of an action, (B, A, choices) or (B, A, labels, choices) bool."""
+    is_actor = _is_row(action.actors.lengths)[:, :, None, None]
+    is_choice = torch.ones(1, num_labels, dtype=torch.bool)
+    if action.actees is not None:
+        is_choice = _is_row(action.actees.lengths)
     labels = 1 if action.after is None else action.after.labels
-    num_frames = len(action.actors.lengths)
-    padded = torch.zeros(num_frames, longest, labels, choices, dtype=torch.bool)
-    counts = action.actors.lengths.tolist()
-    widths = [choices] * num_frames if action.actees is None else action.actees.lengths.tolist()
-    flat = None if action.mask is None else action.mask.values.flatten()
-    start = 0
-    for frame, count, width in zip(padded, counts, widths, strict=True):
-        part, size = frame[:count, :, :width], count * labels * width
-        part[:] = True if flat is None else flat[start : start + size].view_as(part)
-        start += size
+    padded = (is_actor & is_choice[:, None, None, :]).repeat(1, 1, labels, 1)
+    if action.mask is not None:
+        padded[padded.clone()] = action.mask.values.flatten()
     return padded[:, :, 0] if action.after is None else padded

@@ -196,15 +196,16 @@ class Memory(nn.Module):
             places: of the recurrent rows.
         """
         if self.remembering.frame:
-            frame_means, added = visible_means(x, layout, visible), self.reward_inputs(places.past)
+            frame_means = visible_means(x, layout, visible)
+            added = self.reward_inputs(to_device(places.past.reward, x.device))
             x = torch.cat([x, frame_means if added is None else frame_means + added])  # (P + B, d)
         return x.index_select(0, to_device(places.row, x.device))
 
-    def reward_inputs(self, past: Past) -> Tensor | None:
-        """Project the last rewards to the inputs of frames, (B, d_model); None if not an input."""
+    def reward_inputs(self, rewards: Tensor) -> Tensor | None:
+        """Project last rewards (B,) to inputs of frames (B, d_model); None if they are not used."""
         if self.reward is None:
             return None
-        reward = to_device(past.reward, self.reward.weight.device).to(self.reward.weight)
+        reward = rewards.to(self.reward.weight)
         # symlog(r) = sign(r) log(1 + |r|)
         rows: Tensor = self.reward((reward.sign() * reward.abs().log1p())[:, None])
         return rows

@@ -22,23 +22,21 @@ lock = Lock()
 
 def answer(request: dict) -> dict:
     """Return the outputs for the arrays of a frame."""
-    memory = states.setdefault(request["session"], {})
-    arrays = {}
-    for name, spec in about["inputs"].items():
-        if name in about["memory"]:
-            ids = request.get("ids", {}).get(name.partition("/")[2], [0])
-            zero = np.zeros(spec["shape"][-1] if "memory" in name else ())
-            rows = np.array([memory.get((name, one), zero) for one in ids])
-            arrays[name] = rows[None] if "/" in name else rows
-        else:
-            arrays[name] = request["arrays"][name]
-    typed = {n: np.asarray(x, about["inputs"][n]["dtype"]) for n, x in arrays.items()}
-    outputs = dict(zip(about["outputs"], graph.run(None, typed), strict=True))
+    last = states.get(request["session"], {})
+    arrays, ids = dict(request["arrays"]), request.get("ids", {})
     for name in about["memory"]:
-        rows = outputs.pop(f"next_{name}")
-        ids = request.get("ids", {}).get(name.partition("/")[2], [0])
-        rows = rows[0][: len(ids)] if "/" in name else rows
-        memory |= {(name, one): row for one, row in zip(ids, rows, strict=True)}
+        kind = name.partition("/")[2]
+        zero = np.zeros(about["inputs"][name]["shape"][2 if kind else 1 :])
+        rows = np.array([last.get((name, one), zero) for one in ids.get(kind) or [None]])
+        arrays[name] = rows[None] if kind else rows
+    typed = {n: np.asarray(arrays[n], spec["dtype"]) for n, spec in about["inputs"].items()}
+    outputs = dict(zip(about["outputs"], graph.run(None, typed), strict=True))
+    memory = {}  # entities that are not in this frame are forgotten, as in training
+    for name in about["memory"]:
+        kind, rows = name.partition("/")[2], outputs.pop(f"next_{name}")
+        rows = rows[0] if kind else rows
+        memory |= {(name, one): rows[i] for i, one in enumerate(ids.get(kind) or [None])}
+    states[request["session"]] = memory
     return {name: x.tolist() for name, x in outputs.items()}
 
 

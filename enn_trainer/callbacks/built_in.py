@@ -186,7 +186,7 @@ def add_built_in(
         if manager.checkpoint_dir is None:
             progress.say("checkpoint.export: nothing is exported, as the run has no folder")
         else:
-            callbacks.last.append(ExportSaves(manager, progress.say))
+            callbacks.last.append(ExportSaves(manager, track.file, progress.say))
     return log, watch, progress
 
 

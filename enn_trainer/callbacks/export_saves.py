@@ -26,16 +26,22 @@ class ExportSaves(Callback):
 
     Args:
         manager: state manager of the run, which has a folder.
+        file: sends a folder to services that store files, see `Track.file`.
         say: prints a line.
 
     Raises:
         ConfigError: a package is missing.
     """
 
-    def __init__(self, manager: StateManager, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        manager: StateManager,
+        file: Callable[[int, str, Path], None],
+        say: Callable[[str], None],
+    ) -> None:
         if missing := missing_package("onnx", "onnxscript", "onnxruntime"):
             raise ConfigError(f"checkpoint.export: {missing}")
-        self._manager, self._say = manager, say
+        self._manager, self._file, self._say = manager, file, say
         self._process: subprocess.Popen[bytes] | None = None
         self._is_due = False
         self._best: str | None = None
@@ -77,6 +83,8 @@ class ExportSaves(Callback):
                 lines = errors.decode(errors="replace").split("\n")
                 reason = next((line for line in reversed(lines) if line), "")
                 self._say(f"checkpoint.export: {reason.removeprefix('error: ')}; training goes on")
+            else:
+                self._file(self._manager.state.step, EXPORT, self._run_dir() / EXPORT)
             self._process = None
         if self._is_due:
             self._is_due = False
@@ -89,10 +97,13 @@ class ExportSaves(Callback):
                 start_new_session=True,
             )
 
-    def _arguments(self) -> list[str]:
+    def _run_dir(self) -> Path:
         run_dir = self._manager.checkpoint_dir
         assert run_dir is not None
-        path = (self._manager.start_folder / run_dir).absolute()
+        return (self._manager.start_folder / run_dir).absolute()
+
+    def _arguments(self) -> list[str]:
+        path = self._run_dir()
         suffix = "@best" if self._manager.config.checkpoint.export == "best" else ""
         return ["export", f"{path}{suffix}", "--to", str(path / EXPORT)]
 

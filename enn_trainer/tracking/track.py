@@ -71,7 +71,10 @@ class FileSink(Sink, Protocol):
     """Destination of metrics, videos and replay pages."""
 
     def file(self, step: int, name: str, path: Path) -> None:
-        """Write a video or a page (.html), which the caller must not change afterwards."""
+        """Write a video, a page (.html) or a folder.
+
+        The caller must not change the video or page afterwards.
+        """
 
 
 @runtime_checkable
@@ -98,7 +101,7 @@ class Track(ExitStack):
             sink.write(step, scalars)
 
     def file(self, step: int, name: str, path: Path) -> None:
-        """Write a video or a page to the sinks that support files."""
+        """Write a video, a page or a folder to the sinks that support files."""
         for sink in self._sinks:
             if isinstance(sink, FileSink):
                 sink.file(step, name, path)
@@ -143,7 +146,7 @@ class Guarded:
         self._try(lambda sink: sink.write(step, scalars))
 
     def file(self, step: int, name: str, path: Path) -> None:
-        """Write a video or a page if the sink supports files and did not fail recently."""
+        """Write a file or folder if the sink supports files and did not fail recently."""
         self._try(lambda sink: sink.file(step, name, path) if isinstance(sink, FileSink) else None)
 
     def close(self) -> None:

@@ -298,7 +298,9 @@ class WandbSink:
         self._run.log(dict(scalars), step=step)
 
     def file(self, step: int, name: str, path: Path) -> None:
-        """Send a video, or a page without changes."""
+        """Send a video, or a page without changes; folders are not sent."""
+        if path.is_dir():
+            return
         if path.suffix == ".html":
             with path.open(encoding="utf-8") as page:
                 media = self._wandb.Html(page, inject=False)
@@ -384,8 +386,14 @@ class MlflowSink:
             self._client.log_batch(self._run_id, metrics=metrics[start : start + 10 * BATCH])
 
     def file(self, step: int, name: str, path: Path) -> None:
-        """Upload a video or a page as an artifact in a folder for its name and step."""
-        self._client.log_artifact(self._run_id, str(path), f"{metric_name(name)}/{step}")
+        """Upload a file as an artifact in a folder for its name and step.
+
+        A folder becomes the artifact folder of its name, and replaces the files of earlier steps.
+        """
+        if path.is_dir():
+            self._client.log_artifacts(self._run_id, str(path), metric_name(name))
+        else:
+            self._client.log_artifact(self._run_id, str(path), f"{metric_name(name)}/{step}")
 
     def close(self) -> None:
         """Mark the run as finished."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-import msgpack
 import numpy as np
 import numpy.typing as npt
 
@@ -83,6 +82,8 @@ def unpack_bounded(
             value, or too many keys share a hash.
         Exception: any exception of msgpack or `ext_hook` for damaged data.
     """
+    import msgpack  # not at the top, as environments alone need no messages
+
     check_complete(data)
     return msgpack.unpackb(
         data, ext_hook=ext_hook, object_pairs_hook=map_hook, strict_map_key=False, timestamp=1
@@ -96,6 +97,8 @@ def check_complete(data: bytes | memoryview) -> None:
         ValueError: the data ends before the value.
         Exception: any exception of msgpack for damaged data.
     """
+    import msgpack
+
     unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1)
     unpacker.feed(data)
     try:

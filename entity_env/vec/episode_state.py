@@ -20,7 +20,6 @@ from entity_env.match import Match, world_of
 from entity_env.plain_state import from_plain, non_plain_part, to_plain
 from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import check_hashes
-from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.spaces import GLOBAL, ActionName, ActionSpaces, ObsSpace
 from entity_env.vec.identity import Tables
 from entity_env.vec.row_checks import expect
@@ -51,6 +50,8 @@ def match_bytes(
     Raises:
         EntityEnvError: the result of `get_state`, or an id, is not plain data.
     """
+    from entity_env.serialization.messages import MessageError, pack  # imports msgpack
+
     env: Any = world_of(match)
     state = env.get_state()
     try:
@@ -110,6 +111,8 @@ def restore_match(
     Returns:
         The last observation of each side, with the same names of all entities.
     """
+    from entity_env.serialization.messages import unpack
+
     saved = unpack(data)
     action_space = match.action_space()
     env: Any = world_of(match)

@@ -362,8 +362,8 @@ def run_memory(
     # Memory, and the rows of the blocks after it.
     averaged = None if memory.remembering.sees_hidden else visible
     with torch.autocast("cpu", enabled=False):
-        reward_inputs = memory.reward_inputs(places.past) if has_frame_state else None
-        x = before.x.float()
+        x, rewards = before.x.float(), to_device(places.past.reward, before.x.device)
+        reward_inputs = memory.reward_inputs(rewards) if has_frame_state else None
         rows, states = joined_rows(memory, x, layout.frames, places, averaged, reward_inputs, added)
     num_extra = places.past.absent.lengths + (1 if has_frame_state else 0)
     frames = PackedFrames(layout.lengths + num_extra, output_lengths=layout.lengths)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,26 @@ def test_a_run_without_a_folder_says_that_nothing_is_exported(
 ) -> None:
     run_small(tmp_path, "checkpoint.export=every", env=Xor)
     assert "nothing is exported, as the run has no folder" in capsys.readouterr().out
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.filterwarnings("ignore")  # of MLflow
+def test_mlflow_stores_the_newest_export_as_an_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri, folder = (tmp_path / "store").as_uri(), tmp_path / "run"
+    settings = ["checkpoint.export=every", f"mlflow_tracking_uri={uri}"]
+    manager = run_small(tmp_path, *settings, env=Xor, checkpoint_dir=folder)
+    client: Any = MlflowClient(uri)
+    artifacts = client.list_artifacts(manager.state.tracker_ids["mlflow"], "export")
+    sizes = {f"export/{path.name}": path.stat().st_size for path in (folder / "export").iterdir()}
+    assert {file.path: file.file_size for file in artifacts} == sizes
+    assert len(sizes) == 5
 
 
 @pytest.mark.soak

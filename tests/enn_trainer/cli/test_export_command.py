@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import dump_config
 from enn_trainer.evaluation.opponents import create_opponent
 from entity_env import Entity, GlobalCategoricalActionSpace, ObsSpace
-from entity_env.examples import Medics
+from entity_env.examples import Duel, Medics, Pairs
 from entity_env.imports import extras
 from entity_env.spaces import Spaces
 from tests.enn_trainer.builders import run_small
@@ -35,6 +36,9 @@ ROOT = Path(__file__).parents[3]
 SPACES = Spaces(
     ObsSpace(entities={"A": Entity(["x"])}), {"go": GlobalCategoricalActionSpace(["a", "b"])}
 )
+
+DEPENDENCIES = ["torch", "safetensors", "msgpack", "cloudpickle", "hyperstate", "rich"]
+"""Packages that a program without PyTorch need not have."""
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +65,11 @@ def model_file(tmp_path: Path) -> Path:
     return tmp_path / "mine.safetensors"
 
 
-def played(out: Path, *arguments: str, without: str) -> str:
-    """Run play.py in a process that lacks a package."""
-    code = f"import sys, runpy; sys.modules[{without!r}] = None; runpy.run_path(sys.argv.pop(0))"
-    command = [sys.executable, "-c", code.replace("pop(0)", "pop(1)"), str(out / "play.py")]
+def played(out: Path, *arguments: str, without: list[str]) -> str:
+    """Run play.py in a process that lacks some packages."""
+    code = f"import sys, runpy; sys.modules |= dict.fromkeys({without})\n"
+    code += "runpy.run_path(sys.argv.pop(1))"
+    command = [sys.executable, "-c", code, str(out / "play.py")]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -110,13 +115,33 @@ def test_values_are_in_units_of_the_return(run_dir: Path, out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_program_plays_without_torch_and_answers_without_the_environment(out: Path) -> None:
-    assert played(out, "3", without="torch").startswith("3 episodes, mean return ")
+def test_the_program_plays_with_numpy_alone_and_answers_without_the_environment(out: Path) -> None:
+    assert played(out, "3", without=DEPENDENCIES).startswith("3 episodes, mean return ")
     with np.load(out / "example.npz") as example:
         expected = {name: example[f"output/{name}"] for name in ("log_probs/command", "value")}
-    answer = json.loads(played(out, without="entity_env"))
+    answer = json.loads(played(out, without=["entity_env"]))
     for name, values in expected.items():
         np.testing.assert_allclose(answer[name], values, rtol=1e-6)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_equal_files_in_any_folder_and_both_sides_of_a_match_are_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_small(tmp_path, env=Duel, checkpoint_dir=tmp_path / "duel")
+    first, second = tmp_path / "first", tmp_path / "elsewhere" / "deep" / "second"
+    second.parent.mkdir(parents=True)
+    for folder, out, seed in (tmp_path, Path("first"), "1"), (second.parent, second, "2"):
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        command = [sys.executable, "-m", "enn_trainer.cli", "export", str(tmp_path / "duel")]
+        subprocess.run([*command, "--to", str(out)], check=True, timeout=200)
+    assert len([*first.iterdir()]) == 5
+    for path in first.iterdir():
+        assert path.read_bytes() == (second / path.name).read_bytes(), path.name
+    said = played(first, "4", without=DEPENDENCIES)
+    assert said.startswith("4 episodes of all 2 sides, played by this agent, mean return ")
 
 
 SCRIPT = """
@@ -183,33 +208,73 @@ def test_the_program_for_pages_fills_the_same_arrays(out: Path) -> None:
     assert answer["best/command"] == arrays["output/best/command"][0].tolist()
 
 
-@pytest.mark.slow
-def test_the_service_answers_sessions(out: Path) -> None:
+Post: TypeAlias = Callable[[Any], Any]
+
+
+@contextlib.contextmanager
+def service(out: Path) -> Iterator[Post]:
+    """Run the service of the documentation; yields a function that posts a request."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+
+    def post(content: Any) -> Any:
+        url = f"http://127.0.0.1:{port}"
+        with urllib.request.urlopen(url, json.dumps(content).encode(), timeout=60) as got:
+            return json.load(got)
+
     program = str(ROOT / "docs" / "export" / "service.py")
     with subprocess.Popen([sys.executable, program, str(out), str(port)]) as process:
         try:
-
-            def post(content: Any) -> Any:
-                url = f"http://127.0.0.1:{port}"
-                with urllib.request.urlopen(url, json.dumps(content).encode(), timeout=60) as got:
-                    return json.load(got)
-
             for _ in range(600):  # until it listens
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                     break
                 time.sleep(0.1)
-            with np.load(out / "example.npz") as example:
-                arrays = {name: x.tolist() for name, x in example.items()}
-            answer = post({"session": "a", "arrays": arrays})
-            np.testing.assert_allclose(answer["value"], arrays["output/value"], rtol=1e-5)
-            assert answer["sampled/whom"] == arrays["output/sampled/whom"]
-            assert post({"session": "a", "end": True}) == {"ended": True}
-            assert post({"session": "a", "end": True}) == {"ended": False}
+            yield post
         finally:
             process.kill()
+
+
+def example_arrays(out: Path) -> dict[str, Any]:
+    with np.load(out / "example.npz") as example:
+        return {name: x.tolist() for name, x in example.items()}
+
+
+@pytest.mark.slow
+def test_the_service_answers_sessions(out: Path) -> None:
+    arrays = example_arrays(out)
+    with service(out) as post:
+        answer = post({"session": "a", "arrays": arrays})
+        np.testing.assert_allclose(answer["value"], arrays["output/value"], rtol=1e-5)
+        assert answer["sampled/whom"] == arrays["output/sampled/whom"]
+        assert post({"session": "a", "end": True}) == {"ended": True}
+        assert post({"session": "a", "end": True}) == {"ended": False}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_the_service_has_states_of_the_entities_of_the_last_frame(tmp_path: Path) -> None:
+    memory = ["net.memory.of=entity", "net.memory.types=[Card]", "net.memory.keep_absent=0"]
+    run_small(tmp_path, *memory, "ppo.seq_len=4", env=Pairs, checkpoint_dir=tmp_path / "pairs")
+    out = tmp_path / "out"
+    assert run(["export", str(tmp_path / "pairs"), "--to", str(out)]) == 0
+    with service(out) as post:
+        inputs = json.loads((out / "interface.json").read_text())["inputs"]
+        arrays = {name: rows[:1] for name, rows in example_arrays(out).items() if name in inputs}
+        ids = range(len(arrays["visible/Card"][0]))
+        arrays["kinds/Card"][0][0] = [1 + label for label in arrays["kinds/Card"][0][0]]
+
+        def probabilities(first: int, session: str = "a") -> Any:
+            numbers = {"Card": [first + i for i in ids]}
+            request = {"session": session, "arrays": arrays, "ids": numbers}
+            return post(request)["log_probs/turn"]
+
+        new = probabilities(0)
+        assert probabilities(0) != new  # with states
+        assert probabilities(100) == new  # of other entities
+        assert probabilities(0) == new  # which were not in the last frame
+        assert probabilities(0) != new
+        assert probabilities(0, "b") == new
 
 
 @pytest.mark.slow
