@@ -19,7 +19,7 @@ from rogue_net.actions.parts import has_choice, zero_inactive
 from rogue_net.config import RogueNetConfig
 from rogue_net.embedding import module_key
 from rogue_net.layout import Layout
-from rogue_net.past import FRAME, NEW, NO_KEYS, MemoryRows, Past, link_rows
+from rogue_net.past import FRAME, NEW, NO_KEYS, MemoryRows, Past, link_single_frames
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
 from rogue_net.transformer import Transformer
 
@@ -158,9 +158,8 @@ class Memory(nn.Module):
         """Return the past of a batch; by default, all frames begin an episode."""
         if batch.past is not None:
             return batch.past
-        rows, frames = memory_rows(batch, self.remembering), np.arange(batch.num_frames)
-        time, is_first = np.zeros_like(frames), np.ones(len(frames), np.bool_)
-        links = link_rows(rows, frames, time, is_first, NO_KEYS, 0)
+        rows, time = memory_rows(batch, self.remembering), np.zeros(batch.num_frames, np.int64)
+        links = link_single_frames(rows, time == 0, NO_KEYS, 0)
         carried = self.cell.weight_hh.new_zeros(0, self.width)
         return Past.of(rows, links, time, time.astype(np.float32), carried)
 

@@ -165,6 +165,43 @@ def link_rows(
     return RowLinks(source[:num_rows], absent, final, final_keys)
 
 
+def link_single_frames(
+    rows: MemoryRows, is_first: BoolArray, keys: RowKeys, keep_absent: int
+) -> RowLinks:
+    """Link the rows of frames to the rows carried over; frame i is the only one of sequence i.
+
+    Equal to `link_rows`, in half of its time.
+
+    Args:
+        rows: of F frames.
+        is_first: (F,) bool, True where an episode begins.
+        keys: the rows carried over into the frames.
+        keep_absent: number of frames for which entities that are not observed are retained.
+    """
+    num_rows, carried = len(rows.kind), np.flatnonzero(~is_first[keys.sequence])
+    pairs = [
+        (rows.frame, keys.sequence),
+        (rows.kind, keys.kind),
+        (rows.number, keys.number),
+        (np.zeros(num_rows, np.int64), keys.age + 1),
+    ]
+    columns = [np.concatenate([observed, key[carried]]) for observed, key in pairs]
+    row = np.concatenate([np.arange(num_rows), num_rows + carried])
+    # By key, with the observed row of an entity after the one carried over.
+    order = np.lexsort((-columns[3], *columns[2::-1]))
+    row, (sequence, kind, number, age) = row[order], (column[order] for column in columns)
+    is_same = np.zeros(len(row), np.bool_)  # row k has the key of row k + 1
+    is_same[:-1] = np.all([x[1:] == x[:-1] for x in (sequence, kind, number)], axis=0)
+    earlier = np.flatnonzero(is_same)
+    source = np.full(num_rows, NEW)
+    source[row[earlier + 1]] = np.where(age[earlier] <= keep_absent + 1, row[earlier], NEW)
+    is_final = ~is_same & ((age == 0) | ((kind != FRAME) & (age <= keep_absent)))
+    is_absent = is_final & (age > 0)
+    absent = Ragged(row[is_absent], np.bincount(sequence[is_absent], minlength=len(is_first)))
+    keys = RowKeys(*(column[is_final] for column in (sequence, kind, number, age)))
+    return RowLinks(source, absent, row[is_final], keys)
+
+
 @dataclass(frozen=True)
 class Past:
     """Links from the R recurrent rows of a batch to their previous rows.

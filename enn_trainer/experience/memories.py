@@ -16,7 +16,7 @@ from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.ragged import Ragged, row_indices
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.memory import MemorySpec, memory_rows
-from rogue_net.past import NO_KEYS, MemoryRows, Past, RowKeys, RowLinks, link_rows
+from rogue_net.past import NO_KEYS, Past, RowKeys, RowLinks, link_rows, link_single_frames
 from rogue_net.ragged import EntityBatch, to_device
 
 _KEY_FIELDS = RowKeys._fields
@@ -33,19 +33,6 @@ def tracked_types(agent: Any) -> list[str]:
     """Return the entity types that an agent remembers by id."""
     types_by_net = [one.types for one in memory_specs(agent) if one is not None]
     return [*dict.fromkeys(name for types in types_by_net for name in types)]
-
-
-def _memory_links(
-    batch: EntityBatch,
-    spec: MemorySpec,
-    sequence: IntArray,
-    time: IntArray,
-    begun: BoolArray,
-    keys: RowKeys,
-) -> tuple[MemoryRows, RowLinks]:
-    """Return the rows of frames that have memory, and their links; see `link_rows`."""
-    rows = memory_rows(batch, spec)
-    return rows, link_rows(rows, sequence, time, begun, keys, spec.keep_absent)
 
 
 class StateRows(NamedTuple):
@@ -108,10 +95,10 @@ class StateTable:
             begun: (n,) bool, True where an episode begins in that frame.
             reward: (n,) float32, of the previous step.
         """
-        n = len(environments)
         keys, table_rows = self.select(environments)
-        time = np.zeros(n, np.int64)
-        rows, links = _memory_links(batch, self.remembering, np.arange(n), time, begun, keys)
+        time = np.zeros(len(environments), np.int64)
+        rows = memory_rows(batch, self.remembering)
+        links = link_single_frames(rows, begun, keys, self.remembering.keep_absent)
         carried = self.states_of(table_rows, batch)
         return Past.of(rows, links, time, np.where(begun, 0, reward), carried), links, table_rows
 
@@ -516,7 +503,8 @@ class SequenceFrames(NamedTuple):
             states: their states, to be concatenated.
         """
         batch = self.batch
-        rows, links = _memory_links(batch, spec, self.sequence, self.time, self.begun, keys)
+        rows = memory_rows(batch, spec)
+        links = link_rows(rows, self.sequence, self.time, self.begun, keys, spec.keep_absent)
         device = next(iter(batch.features.values())).values.device
         carried = torch.cat([*states]) if states else torch.zeros(0, 0, device=device)
         return Past.of(rows, links, self.time, self.reward, carried)

@@ -16,7 +16,7 @@ from rogue_net.memory import MemoryRows, _GRUSequence, memory_rows, update_state
 from rogue_net.native import library
 from rogue_net.native.memory import starts_of_parts
 from rogue_net.native.network import threads_at_work
-from rogue_net.past import FRAME, NEW, NO_KEYS, Past, RowKeys, link_rows
+from rogue_net.past import FRAME, NEW, NO_KEYS, Past, RowKeys, link_rows, link_single_frames
 from rogue_net.ragged import EntityBatch, RaggedTensor
 from tests.rogue_net.memory_case import (
     ACTIONS,
@@ -92,6 +92,27 @@ def test_links_equal_a_dictionary_of_last_rows(
         pool, keys = [names[k] for k in links.final.tolist()], links.final_keys
         ages = {one: start + len(steps) - 1 - one[0] for one in pool}
         assert keys.age.tolist() == [*ages.values()]
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_links_of_single_frames_equal_links_of_sequences(data: st.DataObject) -> None:
+    frames, keep = data.draw(st.integers(1, 4), "frames"), data.draw(st.integers(0, 3), "keep")
+    kinds_and_numbers = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 3)))
+    keys = NO_KEYS
+    for _ in range(4):
+        observed = [sorted(data.draw(kinds_and_numbers)) for _ in range(frames)]
+        kind, number = np.array([x for one in observed for x in one], np.int64).reshape(-1, 2).T
+        rows = MemoryRows(np.array([*map(len, observed)]), 0 * kind, kind, number)
+        begun = np.array(data.draw(st.lists(st.booleans(), min_size=frames, max_size=frames)))
+        links = link_single_frames(rows, begun, keys, keep)
+        expected = link_rows(rows, np.arange(frames), np.zeros(frames, int), begun, keys, keep)
+        np.testing.assert_array_equal(links.source, expected.source)
+        np.testing.assert_array_equal(links.absent.values, expected.absent.values)
+        np.testing.assert_array_equal(links.absent.lengths, expected.absent.lengths)
+        np.testing.assert_array_equal(links.final, expected.final)
+        np.testing.assert_array_equal(links.final_keys, expected.final_keys)
+        keys = links.final_keys
 
 
 def test_frame_state_is_linked_to_the_previous_frame() -> None:
