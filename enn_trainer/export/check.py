@@ -19,8 +19,8 @@ from rogue_net.dense_arrays import Arrays, networks, padded_batch
 from rogue_net.ragged import EntityBatch
 
 TOLERANCE = 1e-5
-"""Largest difference of a log-probability, parameter or value, relative to the largest one above 1:
-rounding moves all log-probabilities of an actor by that of its largest score."""
+"""Largest difference of a value, or of the numbers of an actor or state, relative to the largest of
+them above 1: rounding moves all log-probabilities of an actor by that of its largest score."""
 
 
 def run_onnx(content: bytes, inputs: Mapping[str, Any]) -> Arrays:
@@ -138,7 +138,9 @@ def _difference(ours: Tensor, expected: Tensor) -> float:
     finite = expected.isfinite()
     if ours.shape != expected.shape or not torch.equal(ours.isfinite(), finite):
         return math.inf
-    if not finite.any():
+    if not ours.numel():
         return 0.0
-    ours, expected = ours[finite], expected[finite]
-    return float((ours - expected).abs().max() / expected.abs().max().clamp(min=1))
+    # One row per actor or state, without infinite values.
+    ours, expected = (x.where(finite, 0.0).reshape(len(x), -1) for x in (ours, expected))
+    scales = expected.abs().amax(dim=1).clamp(min=1)
+    return float(((ours - expected).abs().amax(dim=1) / scales).max())

@@ -1,7 +1,7 @@
 """PPO loss: formulas, computation by microbatch, and statistics."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -209,16 +209,15 @@ LARGE_NORM = 10.0
 _TENSORS = ("sums", "norms", "kl_of_actions", "tuned_entropy")
 
 
-def norms_of_step(policy: Tensor, values: Tensor | None = None, *, max_norm: float) -> Tensor:
+def norms_of_step(norms: Sequence[Tensor], max_norm: float) -> Tensor:
     """Return the norms of an optimizer step by `NORM_METRICS`, (norms,) float.
 
     Args:
-        policy: () float, norm of the gradient of the policy.
-        values: () float, norm of the gradient of a separate value network.
+        norms: () float, of the policy and, if it is separate, of the value network.
         max_norm: limit of the norms.
     """
-    of_values = torch.zeros_like(policy) if values is None else values
-    return torch.stack([policy, of_values, (policy > LARGE_NORM * max_norm).to(policy)])
+    policy, values = norms[0], norms[1] if len(norms) > 1 else torch.zeros_like(norms[0])
+    return torch.stack([policy, values, (policy > LARGE_NORM * max_norm).to(policy)])
 
 
 @dataclass
@@ -392,14 +391,7 @@ class Minibatch:
     ) -> "Minibatch":
         """Select frames of a rollout; advantages are normalised over them with `ppo.norm_adv`.
 
-        Args:
-            rollout: the rollout.
-            targets: (3, T * B) float, as in `targets_of`.
-            decisions: result of `Rollout.num_decisions`.
-            frames: (F,) int64.
-            keys: (F,) int64, seeds of the dropout of each frame.
-            ppo: settings of the loss.
-            norm: normalisation of the returns.
+        `targets` are of `targets_of`, `decisions` of `Rollout.num_decisions`.
         """
         selected = targets.index_select(1, to_device(frames, targets.device))
         advantages, num_decisions = selected[0], decisions[frames]
@@ -607,15 +599,7 @@ def value_loss_of(
     ppo: PPOConfig,
     norm: TargetUnits,
 ) -> Tensor:
-    """Return the value loss of each of F frames, (F,) float.
-
-    Args:
-        values: output of the network.
-        returns: (F,) float, normalised by `norm`.
-        old_values: (F,) float, likewise.
-        ppo: settings of the loss.
-        norm: normalisation of the returns.
-    """
+    """Return the value loss of each frame, (F,) float; `norm` has normalised all but `values`."""
     if ppo.value_bins is not None:
         logits, expected = values.get("value_logits"), (len(returns), ppo.value_bins.num_bins)
         if logits is None or logits.shape != expected:

@@ -250,7 +250,7 @@ class PPO(RolloutAlgorithm):
             with context.spans.span("step"):
                 clip = optim.max_grad_norm
                 norms = [optimizers.clipped_step(x, clip, is_checked) for x in self.optimizers()]
-                stats.norms = losses.norms_of_step(*norms, max_norm=clip)
+                stats.norms = losses.norms_of_step(norms, clip)
             stats.counts["steps"] = 1
             if is_checked:
                 optimizers.check_finite(agent, stats.losses(), f"minibatch {step + 1}")
