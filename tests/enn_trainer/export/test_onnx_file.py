@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from enn_trainer.base.errors import ConfigError
-from enn_trainer.export import OPSET
-from enn_trainer.export import check
+from enn_trainer.export import OPSET, check
 from enn_trainer.export.check import TOLERANCE, check_onnx, run_onnx
 from enn_trainer.export.frames import random_draws, random_frames, with_random_states
 from enn_trainer.export.onnx_file import check_operators, onnx_bytes
