@@ -17,7 +17,7 @@ from entity_env.vec.vec_env import VecEnv
 from rogue_net.dense import DenseNet
 from rogue_net.dense_arrays import Arrays, networks
 from rogue_net.memory import Memory, memory_rows
-from rogue_net.past import FRAME, Past, RowKeys, link_rows
+from rogue_net.past import FRAME, Past, RowKeys, link_single_frames
 from rogue_net.ragged import EntityBatch
 
 NUM_FRAMES = 200
@@ -102,14 +102,14 @@ def _random_states(
     generator: torch.Generator,
 ) -> tuple[Past, Arrays]:
     """Return random states of a network for about half of the rows, as a past and as inputs."""
-    rows, frames = memory_rows(batch, memory.remembering), np.arange(batch.num_frames)
+    rows = memory_rows(batch, memory.remembering)
     states = torch.randn(len(rows.kind), memory.width, generator=generator)
     known = torch.rand(len(rows.kind), generator=generator) < 0.5
     index = np.flatnonzero(known.numpy())
     zeros = np.zeros(len(index), np.int64)
     keys = RowKeys(rows.frame[index], rows.kind[index], rows.number[index], zeros)
-    time, is_first = np.zeros(len(frames), np.int64), np.zeros(len(frames), np.bool_)
-    links = link_rows(rows, frames, time, is_first, keys, memory.remembering.keep_absent)
+    time, is_first = np.zeros(batch.num_frames, np.int64), np.zeros(batch.num_frames, np.bool_)
+    links = link_single_frames(rows, is_first, keys, memory.remembering.keep_absent)
     past = Past.of(rows, links, time, reward.numpy(), states[known])
 
     inputs = Arrays()

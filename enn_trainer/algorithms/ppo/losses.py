@@ -502,7 +502,7 @@ def loss_of_piece(
     for name, auxiliary_loss in auxiliary.items():
         if (terms := auxiliary_loss.actor_losses(batch, out)) is not None:
             parts = {name: terms.losses[name] for name in old_logprobs}
-            total = _weighted_sum(torch.cat([*joint(parts, batch.actions).values()]), weights)
+            total = _weighted_sum(_cat(joint(parts, batch.actions).values()), weights)
             loss = loss + terms.coef * total / max(1, minibatch.num_terms)
             per_actor[name] = total.detach()
 
@@ -568,12 +568,12 @@ def _tuned_entropies(
         ent_tunings: state of the coefficients of actions with an entropy target.
         ent_coef: coefficient of the other actions.
     """
-    all_entropies = torch.cat([*entropies.values()])
+    all_entropies = _cat(entropies.values())
     num_actors = {name: len(rows) for name, rows in entropies.items()}
     weighted = coef_of_actor(ent_tunings, ent_coef, num_actors, like=all_entropies) * all_entropies
     by_action = torch.split(weighted, [*num_actors.values()])
     by_decision = joint(dict(zip(entropies, by_action, strict=True)), actions)
-    return torch.cat([*by_decision.values()])
+    return _cat(by_decision.values())
 
 
 @cache
