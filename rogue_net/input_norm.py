@@ -51,8 +51,8 @@ class Moments(NamedTuple):
         return Moments(count, self.mean + delta * share, squares_sum)
 
 
-_CACHE: MutableMapping[Tensor, tuple[Any, ...]] = WeakIdKeyDictionary()
-"""Results of `InputNorm.mean_and_std`, by the buffer `mean`: key, results, and the other buffers.
+_CACHE: MutableMapping[Tensor, dict[torch.dtype, tuple[Any, ...]]] = WeakIdKeyDictionary()
+"""Results of `InputNorm.mean_and_std`, by the buffer `mean` and dtype: key, results, other buffers.
 
 The entries keep the buffers alive, as otherwise a new tensor could reuse an `id` in the key. The
 cache is outside the modules, as a forward pass must not change them.
@@ -119,8 +119,9 @@ class InputNorm(nn.Module):
     def mean_and_std(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation, (F,) each; cached until the statistics change."""
         buffers = (self.count, self.mean, self.squares_sum)
-        key = (dtype, *(None if x.is_inference() else (id(x), x._version) for x in buffers))
-        cached = _CACHE.get(self.mean)
+        key = [None if x.is_inference() else (id(x), x._version) for x in buffers]
+        by_dtype = _CACHE.setdefault(self.mean, {})
+        cached = by_dtype.get(dtype)
         if cached is None or cached[0] != key or None in key:
             # Later calls reuse the tensors, so they must not be inference tensors.
             with torch.inference_mode(False), torch.no_grad():
@@ -130,7 +131,7 @@ class InputNorm(nn.Module):
                 varies = std > self.least_std * self.mean.abs()
                 std = torch.where(has_rows & varies, std, 1.0)
                 mean = torch.where(has_rows, self.mean, 0.0).to(dtype)
-            cached = _CACHE[self.mean] = (key, mean, std, self.count, self.squares_sum)
+            cached = by_dtype[dtype] = (key, mean, std, self.count, self.squares_sum)
         return cached[1], cached[2]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InputNorm":

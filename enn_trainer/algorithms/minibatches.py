@@ -1,6 +1,6 @@
 """Minibatches and microbatches of frames, and the gradient of a sum of losses over them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -267,6 +267,10 @@ class FlatGradients:
             for dtype, size in sizes.items()
         }
         self._slices = slices
+        self._gradients = [
+            self._cut({dtype: rows[shard] for dtype, rows in self._rows.items()})
+            for shard in range(num_shards)
+        ]
 
     def clear(self) -> None:
         """Clear all gradients."""
@@ -274,12 +278,13 @@ class FlatGradients:
 
     def add(self, shard: int, gradients: Sequence[Tensor | None]) -> None:
         """Add gradients to a shard; a gradient is None if the loss does not use the parameter."""
-        for i, gradient in enumerate(gradients):
-            if gradient is None:
-                continue
-            row = self._gradient(shard, i)
-            row.add_(gradient) if self._is_set[shard, i] else row.copy_(gradient)
-            self._is_set[shard, i] = True
+        used = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
+        is_set, sums = self._is_set[shard].tolist(), self._gradients[shard]
+        first, more = ([i for i in used if is_set[i] == flag] for flag in (False, True))
+        for indices, operation in ((first, torch._foreach_copy_), (more, torch._foreach_add_)):
+            if indices:
+                operation([sums[i] for i in indices], [used[i] for i in indices])
+        self._is_set[shard, [*used]] = True
 
     def sum(self, group: Group, counts: Sequence[int], values: Sequence[T]) -> list[T]:
         """Set `grad` of the parameters to the sums over all shards; None without a gradient.
@@ -293,7 +298,7 @@ class FlatGradients:
             The values of all shards.
         """
         for shard, parameter in zip(*np.nonzero(~self._is_set), strict=True):
-            self._gradient(shard, parameter).zero_()
+            self._gradients[shard][parameter].zero_()
         num_bytes = sum(rows.shape[1] * rows.element_size() for rows in self._rows.values())
         is_gathered = are_gathered(num_bytes, group.size, sum(counts))
         arrays = {dtype: rows.cpu().numpy() for dtype, rows in self._rows.items() if is_gathered}
@@ -310,16 +315,19 @@ class FlatGradients:
             }
         else:
             sums = {dtype: group.tree_sum(rows, counts) for dtype, rows in self._rows.items()}
-        any_set = np.any([is_set for is_set, _, _ in by_shard], axis=0)
-        for parameter, (dtype, place), has_any in zip(
-            self.trainable, self._slices, any_set, strict=True
-        ):
-            parameter.grad = sums[dtype][place].view_as(parameter) if has_any else None
+        is_single = group.size == 1 and len(by_shard) == 1
+        gradients = self._gradients[0] if is_single else self._cut(sums)
+        any_set = np.any([is_set for is_set, _, _ in by_shard], axis=0).tolist()
+        for parameter, gradient, has_any in zip(self.trainable, gradients, any_set, strict=True):
+            parameter.grad = gradient if has_any else None
         return [value for _, value, _ in by_shard]
 
-    def _gradient(self, shard: int, parameter: int) -> Tensor:
-        dtype, place = self._slices[parameter]
-        return self._rows[dtype][shard, place].view_as(self.trainable[parameter])
+    def _cut(self, rows: Mapping[torch.dtype, Tensor]) -> list[Tensor]:
+        """Return the gradient of each parameter, views into one row of each dtype."""
+        return [
+            rows[dtype][place].view_as(parameter)
+            for parameter, (dtype, place) in zip(self.trainable, self._slices, strict=True)
+        ]
 
 
 def compute_gradients(

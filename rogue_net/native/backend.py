@@ -35,6 +35,7 @@ from rogue_net.native.library import fits
 from rogue_net.native.memory import joined_rows
 from rogue_net.native.network import threads_at_work
 from rogue_net.native.pairs import packed_pairs
+from rogue_net.native.tensor_guard import TensorGuard
 from rogue_net.ragged import ActionBatch, EntityBatch, lookup, to_device
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer
@@ -227,13 +228,14 @@ def run(
     )
     inputs = net.embedding.inputs(batch)
     context = packed_context(net.relpos, inputs, visible_rows(batch, types, layout), layout)
-    rows = _type_rows(net.embedding, inputs, net.embedding.label_rows(batch), layout)
+    tensors = _tensors(net)
+    rows = _type_rows(tensors.types, inputs, net.embedding.label_rows(batch), layout)
     # Narrow networks in a single call, wide ones layer by layer.
     is_whole = has_compiled_blocks(net.config)
     if is_whole and not torch.is_autocast_enabled("cpu"):
         choices = _choices(net, layout, batch, actions, uniforms) if with_heads else {}
         nets = [net, *other_nets]
-        return _run_whole(nets, num_frames, layout, context, rows, choices, with_means)
+        return _run_whole(nets, tensors, num_frames, layout, context, rows, choices, with_means)
     if other_nets:
         return None
     if is_whole or net.config.precision == "float32":
@@ -257,7 +259,7 @@ def packed_context(
         layout: of the rows.
     """
     pairs = None if relpos is None else packed_pairs(relpos, inputs, layout, layout.frames)
-    frames = replace(layout.frames, visible=visible, pairs=pairs)
+    frames = layout.frames.with_inputs(visible, pairs)
     return PackedContext(frames, relpos, _tables(relpos))
 
 
@@ -285,6 +287,7 @@ def _is_supported(net: CompilableNetwork) -> bool:
 
 def _run_whole(
     nets: Sequence[CompilableNetwork],
+    tensors: "_NetworkTensors",
     num_frames: Sequence[int],
     layout: PackedLayout,
     context: PackedContext,
@@ -295,12 +298,12 @@ def _run_whole(
     """Run a narrow network, or several in separate frames, in a single compiled call."""
     net = max(nets, key=lambda one: len(one.regression_heads))
     linears: dict[str, Any] = dict(net.regression_heads.items()) if with_means else {}
-    weights = [_weights(nets[0], types, context.tables, choices, linears)]
+    weights = [tensors.weights(nets[0], context.tables, choices, linears)]
     for other_net in nets[1:]:
         entry = _WEIGHTS_CACHE.get(other_net)
         if entry is None or len(entry.parameters) != len(weights[0].parameters):
-            other_types, tables = _type_parameters(other_net.embedding), _tables(other_net.relpos)
-            entry = _weights(other_net, other_types, tables, choices, linears)
+            other, tables = _tensors(other_net), _tables(other_net.relpos)
+            entry = other.weights(other_net, tables, choices, linears)
             if not any(p.requires_grad for p in entry.parameters if p is not None):
                 _WEIGHTS_CACHE[other_net] = entry
         weights.append(entry)
@@ -383,7 +386,7 @@ def run_memory(
     if is_whole and not torch.is_autocast_enabled("cpu"):
         choices = _choices(net, layout, batch, actions, uniforms) if with_heads else {}
         linears: dict[str, Any] = dict(net.regression_heads.items()) if with_means else {}
-        weights = _weights(net, [], context.tables, choices, linears, transformer)
+        weights = _tensors(net).weights(net, context.tables, choices, linears, transformer)
         sizes = [linear.out_features for linear in linears.values()]
         compiled = network.CompiledNetwork(
             frames, [], config, [*choices.values()], sizes, [weights], x=rows
@@ -428,23 +431,77 @@ def _tables(relpos: RelposEncoding | None) -> tuple[Tensor | None, Tensor | None
     return (None, None) if relpos is None else (relpos.key_table(), relpos.value_table())
 
 
+class _NetworkTensors:
+    """Parameters and statistics of a network for compiled code, while its modules hold them.
+
+    Collecting them takes longer than a small forward pass.
+
+    Args:
+        net: the network.
+    """
+
+    def __init__(self, net: Any) -> None:
+        self.types = _type_parameters(net.embedding)
+        self._guard = TensorGuard(net)
+        self._weights: dict[tuple[Any, ...], network.Weights] = {}
+
+    def are_current(self) -> bool:
+        """Return whether the network still holds these tensors."""
+        return self._guard.holds()
+
+    def weights(
+        self,
+        net: CompilableNetwork,
+        tables: Sequence[Tensor | None],
+        actions: Iterable[str],
+        means: Iterable[str],
+        blocks: Transformer | None = None,
+    ) -> network.Weights:
+        """Return the weights of the network.
+
+        Args:
+            net: the network.
+            tables: relative keys and values, which are computed for each call.
+            actions: the compiled action heads.
+            means: the regression heads; weight and bias are None for heads that the network lacks.
+            blocks: the blocks to run, without embedding; those before memory by default.
+        """
+        key = (*actions, None, *means, blocks is None)
+        weights = self._weights.get(key)
+        if weights is None:
+            types = self.types if blocks is None else []
+            weights = _weights(net, types, actions, means, blocks)
+            if not weights.has_copies:
+                self._weights[key] = weights
+        return weights.with_first(tables)
+
+
+_TENSORS: MutableMapping[Any, _NetworkTensors] = WeakKeyDictionary()
+
+
+def _tensors(net: CompilableNetwork) -> _NetworkTensors:
+    """Return the parameters and statistics of a network; cached until they are replaced."""
+    tensors = _TENSORS.get(net)
+    if tensors is None or not tensors.are_current():
+        tensors = _TENSORS[net] = _NetworkTensors(net)
+    return tensors
+
+
 def _weights(
     net: CompilableNetwork,
-    types: Sequence[_TypeParameters | TypeRows],
-    tables: Sequence[Tensor | None],
+    types: Sequence[_TypeParameters],
     actions: Iterable[str],
     means: Iterable[str],
-    blocks: Transformer | None = None,
+    blocks: Transformer | None,
 ) -> network.Weights:
-    """Return the weights of a network for compiled code.
+    """Return the weights of a network without the tables of relative keys and values.
 
     Args:
         net: the network.
         types: parameters of the embedding of each type.
-        tables: relative keys and values.
-        actions: the compiled action heads.
-        means: the regression heads; weight and bias are None for heads that the network lacks.
-        blocks: the blocks to run; those before memory by default.
+        actions: as in `_NetworkTensors.weights`, like the remaining ones.
+        means: the regression heads.
+        blocks: the blocks to run.
     """
     gate = None if net.relpos is None else net.relpos.gate
     heads = [net.action_heads[module_key(name)] for name in actions]
@@ -452,7 +509,6 @@ def _weights(
     regression_heads = dict(net.regression_heads.items())
     linears += [regression_heads.get(name) for name in means]
     parameters = [
-        *tables,
         *((None, None) if gate is None else (gate.weight, gate.bias)),
         *(blocks or net.transformer).parameters_in_order(),
         *(parameter for one in types for parameter in one.parameters),
@@ -537,14 +593,13 @@ def _type_parameters(embedding: EntityEmbedding) -> list[_TypeParameters]:
 
 
 def _type_rows(
-    embedding: EntityEmbedding,
+    parameters: Sequence[_TypeParameters],
     inputs: Mapping[str, Tensor],
     label_rows: Mapping[str, Tensor],
     layout: Layout,
 ) -> list[TypeRows]:
     """Return the entities of each type as inputs of compiled functions."""
     places = torch.split(layout.row_of_entity, [len(x) for x in inputs.values()])
-    parameters = _type_parameters(embedding)
     return [
         TypeRows(x.contiguous(), label_rows.get(name), one.mean, one.std, to, one.parameters)
         for (name, x), one, to in zip(inputs.items(), parameters, places, strict=True)

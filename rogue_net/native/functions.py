@@ -5,6 +5,7 @@ The functions are equivalent to `embedding.py`, `attention.py` and `layout.py`.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -62,6 +63,14 @@ class PackedFrames:
     visible: Tensor | None = None
     pairs: PackedPairs | None = None
     output_lengths: IntArray | None = None
+
+    def with_inputs(self, visible: Tensor | None, pairs: PackedPairs | None) -> "PackedFrames":
+        """Return the same rows with these fields; the offsets are computed once for all."""
+        offsets = self.row_start, self.padded_pair_start, pairs and self.pair_start
+        assert offsets
+        frames = copy(self)
+        vars(frames).update(visible=visible, pairs=pairs)
+        return frames
 
     @cached_property
     def row_start(self) -> IntArray:

@@ -10,7 +10,9 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,6 +70,9 @@ class Weights:
             the perceptron; the embedding of each type; weight and bias of each action head, then
             of each regression head.
         statistics: mean and standard deviation of the features of each type.
+
+    Attributes:
+        has_copies: True if a parameter is not contiguous, so that changes in place need new ones.
     """
 
     def __init__(
@@ -77,6 +82,15 @@ class Weights:
         self.addresses = addresses_of(self.parameters)
         self.statistics = [contiguous(x) for x in statistics]
         self.addresses_of_statistics = addresses_of(self.statistics)
+        self.has_copies = not all(map(is_, self.parameters, parameters))
+
+    def with_first(self, tensors: Sequence[Tensor | None]) -> "Weights":
+        """Return these weights after some more parameters."""
+        weights = copy(self)
+        first = [contiguous(x) for x in tensors]
+        weights.parameters = [*first, *self.parameters]
+        weights.addresses = np.concatenate([addresses_of(first), self.addresses])
+        return weights
 
 
 @dataclass
