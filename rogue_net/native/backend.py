@@ -5,12 +5,11 @@ ones, embedding and attention are compiled, and matrix products use torch, which
 are packed: stored one after the other, without padding.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,12 +19,9 @@ from torch import Tensor, nn
 from entity_env.arrays import IntArray
 from entity_env.ragged import row_indices
 from entity_env.seeding import mix, mix_ints, uniforms
-from entity_env.spaces import ActionSpace
 from rogue_net.actions.distributions import CategoricalDistribution, Decision
-from rogue_net.actions.heads import CategoricalHead
 from rogue_net.attention import Attention, Context
 from rogue_net.config import RogueNetConfig
-from rogue_net.embedding import EntityEmbedding, FeaturelessEmbedding, TypeEmbedding, module_key
 from rogue_net.layout import Layout, rows_of_types, visible_rows
 from rogue_net.memory import MEMORY, Memory, MemoryOutput, MemoryPlaces
 from rogue_net.native import functions, library, network
@@ -35,7 +31,14 @@ from rogue_net.native.library import fits
 from rogue_net.native.memory import joined_rows
 from rogue_net.native.network import threads_at_work
 from rogue_net.native.pairs import packed_pairs
-from rogue_net.native.tensor_guard import TensorGuard
+from rogue_net.native.weights import (
+    COMPILED_HEADS,
+    CompilableNetwork,
+    NetworkTensors,
+    TypeParameters,
+    Weights,
+    tensors_of,
+)
 from rogue_net.ragged import ActionBatch, EntityBatch, lookup, to_device
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer
@@ -45,39 +48,9 @@ __all__ = ["RunOutput", "advice", "draw_uniforms", "has_compiled_blocks", "run",
 ROWS_OF_SHAPE = 64
 """Rows are padded to a multiple of this: on the CPU, torch compiles bfloat16 products for each
 number of rows, which takes longer than the products."""
-_COMPILED_HEADS: dict[type[Any], Callable[[Any], nn.Linear]] = {
-    CategoricalHead: attrgetter("project")
-}
-"""Head classes that are compiled, and their layer."""
 MAX_CACHED_FRAMES = 512
 """Largest number of frames of a cached packed layout: many environments have the same numbers of
 entities in each step, and planning takes a tenth of the time of a small forward pass."""
-
-
-class CompilableNetwork(Protocol):
-    """Interface of networks that can be compiled: `RogueNet`.
-
-    Attributes:
-        config: settings of the network.
-        embedding: embedding of entities.
-        relpos: relative position encoding, or None.
-        transformer: the blocks before memory.
-        memory: recurrent state, or None.
-        action_space: the actions.
-        action_heads: their heads, in the same order.
-        regression_heads: linear functions of the mean over the entities of a frame.
-        training: True if dropout is enabled.
-    """
-
-    config: RogueNetConfig
-    embedding: EntityEmbedding
-    relpos: RelposEncoding | None
-    transformer: Transformer
-    memory: Memory | None
-    action_space: dict[str, ActionSpace]
-    action_heads: nn.ModuleDict
-    regression_heads: nn.ModuleDict
-    training: bool
 
 
 class RunOutput(NamedTuple):
@@ -96,14 +69,6 @@ class RunOutput(NamedTuple):
     means: list[Tensor] | None = None
     decisions: Mapping[str, Decision] = {}
     memory: MemoryOutput | None = None
-
-
-class _TypeParameters(NamedTuple):
-    """Input statistics and parameters of the embedding of an entity type, see `TypeRows`."""
-
-    mean: Tensor | None
-    std: Tensor | None
-    parameters: Sequence[Tensor]
 
 
 @dataclass(frozen=True)
@@ -228,8 +193,8 @@ def run(
     )
     inputs = net.embedding.inputs(batch)
     context = packed_context(net.relpos, inputs, visible_rows(batch, types, layout), layout)
-    tensors = _tensors(net)
-    rows = _type_rows(tensors.types, inputs, net.embedding.label_rows(batch), layout)
+    tensors = tensors_of(net)
+    rows = _type_rows(tensors.types(), inputs, net.embedding.label_rows(batch), layout)
     # Narrow networks in a single call, wide ones layer by layer.
     is_whole = has_compiled_blocks(net.config)
     if is_whole and not torch.is_autocast_enabled("cpu"):
@@ -287,7 +252,7 @@ def _is_supported(net: CompilableNetwork) -> bool:
 
 def _run_whole(
     nets: Sequence[CompilableNetwork],
-    tensors: "_NetworkTensors",
+    tensors: NetworkTensors,
     num_frames: Sequence[int],
     layout: PackedLayout,
     context: PackedContext,
@@ -298,12 +263,12 @@ def _run_whole(
     """Run a narrow network, or several in separate frames, in a single compiled call."""
     net = max(nets, key=lambda one: len(one.regression_heads))
     linears: dict[str, Any] = dict(net.regression_heads.items()) if with_means else {}
-    weights = [tensors.weights(nets[0], context.tables, choices, linears)]
+    weights = [tensors.weights(nets[0], types, context.tables, choices, linears)]
     for other_net in nets[1:]:
         entry = _WEIGHTS_CACHE.get(other_net)
         if entry is None or len(entry.parameters) != len(weights[0].parameters):
-            other, tables = _tensors(other_net), _tables(other_net.relpos)
-            entry = other.weights(other_net, tables, choices, linears)
+            other, tables = tensors_of(other_net), _tables(other_net.relpos)
+            entry = other.weights(other_net, other.types(), tables, choices, linears)
             if not any(p.requires_grad for p in entry.parameters if p is not None):
                 _WEIGHTS_CACHE[other_net] = entry
         weights.append(entry)
@@ -386,7 +351,7 @@ def run_memory(
     if is_whole and not torch.is_autocast_enabled("cpu"):
         choices = _choices(net, layout, batch, actions, uniforms) if with_heads else {}
         linears: dict[str, Any] = dict(net.regression_heads.items()) if with_means else {}
-        weights = _tensors(net).weights(net, context.tables, choices, linears, transformer)
+        weights = tensors_of(net).weights(net, [], context.tables, choices, linears, transformer)
         sizes = [linear.out_features for linear in linears.values()]
         compiled = network.CompiledNetwork(
             frames, [], config, [*choices.values()], sizes, [weights], x=rows
@@ -411,110 +376,24 @@ def _choices(
     """Return the inputs of the compiled action heads, by action."""
     return {
         name: _choice(
-            _COMPILED_HEADS[type(head)](head).out_features,
+            COMPILED_HEADS[type(head)](head).out_features,
             layout,
             batch.actions[name],
             lookup(actions, name),
             lookup(uniforms, name),
         )
         for name, head in zip(net.action_space, net.action_heads.values(), strict=True)
-        if type(head) in _COMPILED_HEADS and net.action_space[name].after is None
+        if type(head) in COMPILED_HEADS and net.action_space[name].after is None
     }
 
 
-_WEIGHTS_CACHE: MutableMapping[Any, network.Weights] = WeakKeyDictionary()
+_WEIGHTS_CACHE: MutableMapping[Any, Weights] = WeakKeyDictionary()
 """Weights of frozen networks, padded to the regression heads of the first network of a call."""
 
 
 def _tables(relpos: RelposEncoding | None) -> tuple[Tensor | None, Tensor | None]:
     """Return the tables of relative keys and values, or None."""
     return (None, None) if relpos is None else (relpos.key_table(), relpos.value_table())
-
-
-class _NetworkTensors:
-    """Parameters and statistics of a network for compiled code, while its modules hold them.
-
-    Collecting them takes longer than a small forward pass.
-
-    Args:
-        net: the network.
-    """
-
-    def __init__(self, net: Any) -> None:
-        self.types = _type_parameters(net.embedding)
-        self._guard = TensorGuard(net)
-        self._weights: dict[tuple[Any, ...], network.Weights] = {}
-
-    def are_current(self) -> bool:
-        """Return whether the network still holds these tensors."""
-        return self._guard.holds()
-
-    def weights(
-        self,
-        net: CompilableNetwork,
-        tables: Sequence[Tensor | None],
-        actions: Iterable[str],
-        means: Iterable[str],
-        blocks: Transformer | None = None,
-    ) -> network.Weights:
-        """Return the weights of the network.
-
-        Args:
-            net: the network.
-            tables: relative keys and values, which are computed for each call.
-            actions: the compiled action heads.
-            means: the regression heads; weight and bias are None for heads that the network lacks.
-            blocks: the blocks to run, without embedding; those before memory by default.
-        """
-        key = (*actions, None, *means, blocks is None)
-        weights = self._weights.get(key)
-        if weights is None:
-            types = self.types if blocks is None else []
-            weights = _weights(net, types, actions, means, blocks)
-            if not weights.has_copies:
-                self._weights[key] = weights
-        return weights.with_first(tables)
-
-
-_TENSORS: MutableMapping[Any, _NetworkTensors] = WeakKeyDictionary()
-
-
-def _tensors(net: CompilableNetwork) -> _NetworkTensors:
-    """Return the parameters and statistics of a network; cached until they are replaced."""
-    tensors = _TENSORS.get(net)
-    if tensors is None or not tensors.are_current():
-        tensors = _TENSORS[net] = _NetworkTensors(net)
-    return tensors
-
-
-def _weights(
-    net: CompilableNetwork,
-    types: Sequence[_TypeParameters],
-    actions: Iterable[str],
-    means: Iterable[str],
-    blocks: Transformer | None,
-) -> network.Weights:
-    """Return the weights of a network without the tables of relative keys and values.
-
-    Args:
-        net: the network.
-        types: parameters of the embedding of each type.
-        actions: as in `_NetworkTensors.weights`, like the remaining ones.
-        means: the regression heads.
-        blocks: the blocks to run.
-    """
-    gate = None if net.relpos is None else net.relpos.gate
-    heads = [net.action_heads[module_key(name)] for name in actions]
-    linears: list[Any] = [_COMPILED_HEADS[type(head)](head) for head in heads]
-    regression_heads = dict(net.regression_heads.items())
-    linears += [regression_heads.get(name) for name in means]
-    parameters = [
-        *((None, None) if gate is None else (gate.weight, gate.bias)),
-        *(blocks or net.transformer).parameters_in_order(),
-        *(parameter for one in types for parameter in one.parameters),
-        *(x for one in linears for x in ((None, None) if one is None else (one.weight, one.bias))),
-    ]
-    return network.Weights(parameters, [x for one in types for x in (one.mean, one.std)])
 
 
 def _run_in_parts(net: CompilableNetwork, context: PackedContext, types: list[TypeRows]) -> Tensor:
@@ -579,21 +458,8 @@ def _plan(lengths: bytes, num_types: int, device: torch.device) -> PackedLayout:
     )
 
 
-def _type_parameters(embedding: EntityEmbedding) -> list[_TypeParameters]:
-    """Return input statistics and parameters of each type."""
-    parameters = []
-    for name in embedding.types:
-        module = embedding.by_type[module_key(name)]
-        assert isinstance(module, TypeEmbedding | FeaturelessEmbedding)
-        mean = std = None
-        if isinstance(module, TypeEmbedding):
-            mean, std = module.norm.mean_and_std(torch.float32)
-        parameters.append(_TypeParameters(mean, std, module.parameters_in_order()))
-    return parameters
-
-
 def _type_rows(
-    parameters: Sequence[_TypeParameters],
+    parameters: Sequence[TypeParameters],
     inputs: Mapping[str, Tensor],
     label_rows: Mapping[str, Tensor],
     layout: Layout,

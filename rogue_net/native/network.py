@@ -10,9 +10,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
-from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,11 +26,11 @@ from rogue_net.native.functions import FramesHandle, PackedFrames, TypeRows, con
 from rogue_net.native.library import (
     HeadStruct,
     address,
-    addresses_of,
     array_of,
     call,
     uninitialised,
 )
+from rogue_net.native.weights import Weights
 
 WIDEST = 64
 """Largest d_model; for wider blocks, matrix products in torch are as fast."""
@@ -59,38 +57,6 @@ class ChoiceInput(NamedTuple):
     chosen: Tensor | None
     uniforms: Tensor | None
     num_choices: int
-
-
-class Weights:
-    """Parameters and input statistics of a network, in the order of `blocks.h`.
-
-    Args:
-        parameters: tables of relative keys and values; weight and bias of the gate; for each
-            block, weight and bias of norm_1, query_key_value, project, norm_2, and both layers of
-            the perceptron; the embedding of each type; weight and bias of each action head, then
-            of each regression head.
-        statistics: mean and standard deviation of the features of each type.
-
-    Attributes:
-        has_copies: True if a parameter is not contiguous, so that changes in place need new ones.
-    """
-
-    def __init__(
-        self, parameters: Sequence[Tensor | None], statistics: Sequence[Tensor | None]
-    ) -> None:
-        self.parameters = [contiguous(x) for x in parameters]
-        self.addresses = addresses_of(self.parameters)
-        self.statistics = [contiguous(x) for x in statistics]
-        self.addresses_of_statistics = addresses_of(self.statistics)
-        self.has_copies = not all(map(is_, self.parameters, parameters))
-
-    def with_first(self, tensors: Sequence[Tensor | None]) -> "Weights":
-        """Return these weights after some more parameters."""
-        weights = copy(self)
-        first = [contiguous(x) for x in tensors]
-        weights.parameters = [*first, *self.parameters]
-        weights.addresses = np.concatenate([addresses_of(first), self.addresses])
-        return weights
 
 
 @dataclass

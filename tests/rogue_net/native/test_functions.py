@@ -12,6 +12,7 @@ from torch import Tensor
 from rogue_net import NetOutput
 from rogue_net.native import functions, library, network
 from rogue_net.native.functions import PackedFrames
+from rogue_net.native.weights import Weights
 from tests.rogue_net.builders import answers, needs_compiled, torch_only
 from tests.rogue_net.native.sparse_case import Case, cases
 
@@ -85,7 +86,7 @@ def test_blocks_without_output_rows_do_not_change_their_input() -> None:
     rows = torch.randn(3, 16)
     before, blocks = rows.clone(), net.memory.transformer.parameters_in_order()
     frames = PackedFrames(np.array([2, 1]), output_lengths=np.zeros(2, np.int64))
-    parameters = network.Weights([None, None, None, None, *blocks], [])
+    parameters = Weights([None, None, None, None, *blocks], [])
     settings = net.memory.block_config
     compiled = network.CompiledNetwork(frames, [], settings, [], [], [parameters], x=rows)
     with torch.no_grad():
