@@ -124,7 +124,7 @@ def choose_precision(config: TrainConfig, device: torch.device, group: Group = A
 
 
 def settle_precision(manager: StateManager, device: torch.device) -> None:
-    """Choose `precision="auto"` of a new run, and print the choice; a resumed run keeps its own."""
+    """Choose `precision="auto"` and print the choice; a resumed run keeps the saved choice."""
     saved = manager.resumed_from
     if saved is not None:  # a program may have changed the configuration after it was read
         keep_precision(manager.config, read_config(saved))
