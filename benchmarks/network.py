@@ -13,7 +13,9 @@ of equal length; and with the reference, which packs short frames into rows of t
 
 *memory*: peak memory of forward and backward passes, for heads of width 16 to 128.
 
-*bfloat16*: the transformer under `torch.autocast`, compared with float32.
+*precision*: `precision="bfloat16"`, compared with float32, for acting and for learning. Frames per
+second of processor time, which depends less on other programs. ONEDNN_MAX_CPU_ISA=AVX512_CORE
+measures a processor without fast bfloat16 products.
 
 Each figure is the median of several alternating repeats.
 """
@@ -58,6 +60,8 @@ from rogue_net import (
 )
 from rogue_net.attention import PaddedContext, attention_mask
 from rogue_net.layout import layout_of, make_layout
+from rogue_net.native.backend import has_compiled_blocks
+from rogue_net.precision import fast_bfloat16_instructions
 from rogue_net.transformer import Transformer
 
 KINDS = [
@@ -87,16 +91,20 @@ def frames_of(n: int) -> int:
     return max(1, min(MAX_ENTITIES // n, MAX_PAIRS // n**2))
 
 
-def in_turns(sides: Sequence[Callable[[], object]], repeats: int) -> list[list[float]]:
+def in_turns(
+    sides: Sequence[Callable[[], object]],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[list[float]]:
     """Measure the milliseconds of each side, `repeats` times alternately after a warm-up."""
     times: list[list[float]] = [[] for _ in sides]
     for side in sides:
         side()
     for _ in range(repeats):
         for side, side_times in zip(sides, times, strict=True):
-            start = time.perf_counter()
+            start = clock()
             side()
-            side_times.append(1e3 * (time.perf_counter() - start))
+            side_times.append(1e3 * (clock() - start))
     return times
 
 
@@ -291,22 +299,24 @@ def resident(what: str) -> int:
     return int(next(line.split()[1] for line in lines if line.startswith(what)))
 
 
-def bfloat16(add: Lines, options: argparse.Namespace) -> None:
-    has_it = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    add(f"This processor {'computes' if has_it else 'does not compute'} with bfloat16.")
+def precision(add: Lines, options: argparse.Namespace) -> None:
+    add(f"Instructions for bfloat16: {fast_bfloat16_instructions() or 'none'}.")
     add("")
-    add("| d_model | N | bfloat16 | float32 | float32 / bfloat16 |")
-    add("| --- | --- | --- | --- | --- |")
-    for d_model in (32, 128, 256):
-        for n in (11, 64, 128):
-            net, context, x = transformer_over([n] * frames_of(n), d_model)
-
-            half = torch.autocast("cpu", torch.bfloat16)(net.forward)
-            full = in_turns(
-                [partial(backward, half, x, context), partial(backward, net, x, context)],
-                options.repeats,
-            )
-            add(f"| {d_model} | {n} | {' | '.join(map(shown, full))} | {ratio(*full[::-1])} |")
+    add("| d_model | compiled blocks | frames | bfloat16 | float32 | bfloat16 / float32 |")
+    add("| --- | --- | --- | --- | --- | --- |")
+    for d_model in (64, 80, 96, 128, 256):
+        configs = [RogueNetConfig(d_model=d_model, precision=p) for p in ("bfloat16", "float32")]
+        nets = [RogueNet(config, OBS_SPACE, ACTION_SPACE, {"value": 1}) for config in configs]
+        blocks = "yes" if has_compiled_blocks(configs[0]) else "no"
+        for frames, run in ((64, torch.no_grad()(answers)), (1024, partial(backward, answers))):
+            batch = batch_of([16] * frames)
+            sides = [partial(run, net, batch) for net in nets]
+            half, full = in_turns(sides, options.repeats, time.process_time)
+            speeds = [f"{1e3 * frames / statistics.median(times):,.0f}" for times in (half, full)]
+            ratios = [b / a for a, b in zip(half, full, strict=True)]
+            spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+            name = f"{frames}, {'acting' if frames == 64 else 'learning'}"
+            add(f"| {d_model} | {blocks} | {name} | {' | '.join(speeds)} | {spread} |")
 
 
 SECTIONS = {
@@ -314,7 +324,7 @@ SECTIONS = {
     "transformer": ("Transformer without relative positions", transformer),
     "ragged": ("Frames of different lengths", ragged),
     "memory": ("Memory", memory),
-    "bfloat16": ("bfloat16", bfloat16),
+    "precision": ("Precision", precision),
 }
 
 
@@ -344,7 +354,7 @@ def main() -> None:
     add("")
     add(
         f"`{' '.join(['python', *sys.argv])}`, {os.cpu_count()} cores of {processor()}, "
-        f"{options.threads} threads, float32, torch {torch.__version__}, Python "
+        f"{options.threads} threads, torch {torch.__version__}, Python "
         f"{platform.python_version()}, commit {short_revision()}. Milliseconds, median "
         f"(smallest to largest) of {options.repeats}."
     )

@@ -42,7 +42,7 @@ LAYERS = {
 layer may import only layers below it."""
 
 LIMITS: dict[str, float] = {
-    "modules": 385,
+    "modules": 386,
     "files in the largest folder": 32,
     "longest file, lines": 629,
     "lines of a function: median, 95%": 27,
@@ -51,7 +51,7 @@ LIMITS: dict[str, float] = {
     "functions of more than 8 parameters": 0,
     "classes of more than 12 attributes": 20,
     "imports between layers of enn_trainer that run up": 2,
-    "modules that the trainer imports": 235,
+    "modules that the trainer imports": 236,
     "modules of enn_trainer below the collector": 12,
     "circles of imports in the page": 0,
     "files that an update calls": 81,
@@ -77,8 +77,8 @@ FOLDERS = {
     "enn_trainer/algorithms/ppo": 899,
     "enn_trainer/base": 360,
     "enn_trainer/callbacks": 1132,
-    "enn_trainer/checkpoints": 3081,
-    "enn_trainer/checkpoints/migrate": 984,
+    "enn_trainer/checkpoints": 3085,
+    "enn_trainer/checkpoints/migrate": 991,
     "enn_trainer/cli": 3374,
     "enn_trainer/cli/guesses": 409,
     "enn_trainer/cli/starters": 323,
@@ -104,7 +104,7 @@ FOLDERS = {
     "entity_env/serialization": 265,
     "entity_env/testing": 939,
     "entity_env/vec": 3604,
-    "rogue_net": 2850,
+    "rogue_net": 2853,
     "rogue_net/actions": 845,
     "rogue_net/native": 1200,
     "rogue_net/relpos": 599,

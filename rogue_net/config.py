@@ -9,6 +9,8 @@ from entity_env.strict_fields import StrictFields
 from rogue_net.relpos import RelposEncodingConfig, TranslationConfig
 
 Init: TypeAlias = Literal["published", "scaled"]
+Precision: TypeAlias = Literal["float32", "bfloat16"]
+"""Number formats of a network."""
 INPUTS = ("action", "reward")
 """Additional inputs of memory."""
 
@@ -93,7 +95,8 @@ class RogueNetConfig(StrictFields):
         translation: Settings for transforming all position features to be centered on one entity.
         precision: Number format of the layers between embedding and heads; weights and outputs are
             float32 in both cases. "bfloat16" is faster on processors that support it, for
-            d_model above 64: smaller networks are compiled for the CPU in float32.
+            d_model above 64: smaller networks are compiled for the CPU in float32. "auto" chooses
+            by d_model and the processor when a run starts; a resumed run keeps the choice.
         init: Initial weights of the blocks: "scaled" by the width of their input, or "published"
             with a standard deviation of 0.02 at every width, with which the outputs of narrow
             networks hardly depend on the frame at first.
@@ -112,7 +115,7 @@ class RogueNetConfig(StrictFields):
     relpos_encoding: Optional[RelposEncodingConfig] = None
     d_qk: int = 16
     translation: Optional[TranslationConfig] = None
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
     init: Init = "scaled"
     memory: Optional[MemoryConfig] = None
     init_std: float = 1.0
@@ -174,8 +177,8 @@ def _problems(config: RogueNetConfig) -> Iterator[str]:
     # Choices.
     if config.pooling not in (None, "mean", "max", "meanmax"):
         yield f'pooling: expected None, "mean", "max" or "meanmax", got {config.pooling!r}'
-    if config.precision not in ("float32", "bfloat16"):
-        yield f'precision: expected "float32" or "bfloat16", got {config.precision!r}'
+    if config.precision not in ("float32", "bfloat16", "auto"):
+        yield f'precision: expected "float32", "bfloat16" or "auto", got {config.precision!r}'
     if config.init not in ("published", "scaled"):
         yield f'init: expected "published" or "scaled", got {config.init!r}'
     # Settings of attention have no effect with pooling.

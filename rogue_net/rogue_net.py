@@ -89,7 +89,7 @@ class RogueNet(_InputNormalised):
     Raises:
         InvalidSpace: `check_env` rejects a space, such as an action without labels.
         ValueError: an option refers to missing entity types or features, or there is neither an
-            entity type nor a global action.
+            entity type nor a global action, or `precision` is "auto".
     """
 
     def __init__(
@@ -104,6 +104,11 @@ class RogueNet(_InputNormalised):
     ) -> None:
         super().__init__()
         check_spaces(obs_space, action_space)
+        if config.precision == "auto":
+            raise ValueError(
+                'precision: expected "float32" or "bfloat16", got "auto", which is for the start '
+                "of a run; use rogue_net.precision.auto_precision(d_model, device).precision"
+            )
         global_entity |= any(space.is_global for space in action_space.values())
         if not obs_space.entities and not global_entity:
             raise ValueError("obs_space: expected an entity type or a global action, got neither")

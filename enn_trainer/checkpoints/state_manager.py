@@ -15,6 +15,7 @@ from enn_trainer.checkpoints.migrate.config_diff import (
     FROM_PYTHON,
     changes,
     difference,
+    keep_precision,
     reported_changes,
 )
 from enn_trainer.checkpoints.migrate.evolve import InitFrom, state_from
@@ -595,12 +596,16 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         except ConfigError:
             read_config(saved)  # raises if the saved configuration is wrong, not the overrides
             raise
-        overridden = reported_changes(changes(read_config(saved), config))
+        before = read_config(saved)
+        for section in keep_precision(config, before):
+            sources[section, "precision"] = f"checkpoint {saved.path}"
+        overridden = reported_changes(changes(before, config))
         if overridden:
             self.say(f"changed from the save: {', '.join(map(str, overridden))}")
         diff = []
         if self._python_config is not None or (start is not None and start.is_file()):
             other, other_sources = self._read_config(None)
+            keep_precision(other, config)
             diff = changes(config, other)
             # The program may pass the environment, which the configuration does not name then.
             if config.env.id != other.env.id and not other_sources.is_explicit(("env", "id")):

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -67,8 +68,9 @@ def profile_command(arguments: Sequence[str]) -> int:
     manager = StateManager(
         init_path=typed.config, overrides=typed.overrides, environment=os.environ
     )
+    manager.say = partial(print, file=sys.stderr)
     if typed.note:
-        print(typed.note, file=sys.stderr)
+        manager.say(typed.note)
     # Measure.
     create_envs = factory_of(manager.config.env, "env", TYPED)
     try:

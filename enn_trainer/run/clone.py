@@ -31,6 +31,7 @@ from enn_trainer.experience.read_demonstrations import (
     check_player,
     check_recorded_ids,
 )
+from enn_trainer.run.joining import choose_precision
 from enn_trainer.runtime.execution import ExecutionContext, ThreadPool
 from enn_trainer.runtime.interrupt import Interrupts
 from enn_trainer.runtime.process import choose_device, cudnn_deterministic
@@ -94,7 +95,7 @@ def clone(
         NotFiniteError: a loss, a gradient or a weight is NaN or infinite; nothing is saved.
     """
     # Arguments.
-    config = load_config(CloneRunConfig, None) if config is None else config
+    config = load_config(CloneRunConfig, None) if config is None else copy.deepcopy(config)
     paths = [recordings] if isinstance(recordings, str | Path) else list(recordings)
     if not paths:
         raise ConfigError("RECORDING: expected one or more files, got none")
@@ -111,9 +112,11 @@ def clone(
         if not first.action_space:
             raise ConfigError("RECORDING: expected one with actions, its action space is empty")
         spaces = {"obs_space": first.obs_space, "action_space": first.action_space}
+        device = choose_device(config.cuda)
+        for line in choose_precision(config, device):
+            say(line)
         state = init_train_state(config, {**spaces, "agent": agent})
         follow_schedules(config, state)
-        device = choose_device(config.cuda)
         state.to(device)
         threads = stack.enter_context(ThreadPool.of(state.agent))
         stack.enter_context(threads.at_work())

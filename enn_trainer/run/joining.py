@@ -1,20 +1,23 @@
-"""Start of a run with several ranks: distribution and checks of settings, code and weights."""
+"""Start of a run with one or more ranks: shared and checked settings, code and weights."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from enn_trainer.algorithms.cloning.cloning_loss import MEMORY as DEMONSTRATIONS
 from enn_trainer.base.errors import ConfigError, RankError
-from enn_trainer.base.group import Group
+from enn_trainer.base.group import ALONE, Group
 from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints.manifest import MANIFEST
+from enn_trainer.checkpoints.migrate.config_diff import keep_precision
+from enn_trainer.checkpoints.saved_state import read_config
 from enn_trainer.checkpoints.state import State
 from enn_trainer.checkpoints.state_manager import StateManager
+from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import PREFIX, Sources, dump_config, load_with_sources
 from enn_trainer.runtime.exchange import digest_of
 from enn_trainer.runtime.process import choose_device
@@ -23,6 +26,8 @@ from enn_trainer.runtime.versions import package_version, versions
 from entity_env.errors import short_repr
 from entity_env.serialization.messages import pack
 from entity_env.vec.vec_env import VecEnv
+from rogue_net.config import Precision
+from rogue_net.precision import auto_precision
 
 
 def join(manager: StateManager) -> StateManager:
@@ -89,6 +94,42 @@ def join(manager: StateManager) -> StateManager:
     check_equal_to_rank_0(group, {"device": device})
     group.begin(config.scale.timeout_s, device == "cuda")
     return manager
+
+
+def choose_precision(config: TrainConfig, device: torch.device, group: Group = ALONE) -> list[str]:
+    """Replace `precision="auto"` of the networks by the choice of rank 0.
+
+    Args:
+        config: configuration of the run, modified in place.
+        device: device of the networks.
+        group: processes of the run.
+
+    Returns:
+        A message for each choice.
+    """
+    sections = {"net": config.net, "vf_net": config.vf_net}
+    nets = {name: net for name, net in sections.items() if net is not None}
+
+    def choose() -> dict[str, list[str]]:
+        return {
+            name: [*auto_precision(net.d_model, device)]
+            for name, net in nets.items()
+            if net.precision == "auto"
+        }
+
+    choices = group.lead(choose, "start")
+    for name, (precision, _) in choices.items():
+        nets[name].precision = cast(Precision, precision)
+    return [f"{name}.precision={precision}: {why}" for name, (precision, why) in choices.items()]
+
+
+def settle_precision(manager: StateManager, device: torch.device) -> None:
+    """Choose `precision="auto"` and print the choice; a resumed run keeps the saved choice."""
+    saved = manager.resumed_from
+    if saved is not None:  # a program may have changed the configuration after it was read
+        keep_precision(manager.config, read_config(saved))
+    for line in choose_precision(manager.config, device, manager.group):
+        manager.say(line)
 
 
 def share_start(state: State, envs: VecEnv, group: Group) -> None:

@@ -22,7 +22,7 @@ from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.varied_envs import VariedEnvs
 from enn_trainer.run.checkpointing import Checkpoints, Status
-from enn_trainer.run.joining import join
+from enn_trainer.run.joining import join, settle_precision
 from enn_trainer.run.open_run import (
     RunParts,
     learnt_shards,
@@ -171,6 +171,7 @@ class Trainer:
         self.spans = Spans()
         self._snapshot = Snapshot()
         self._device = choose_device(self.config.cuda)
+        settle_precision(self.manager, self._device)
         opponents = trusted_opponents(self.manager, create_opponent)
         create_envs = env_factory(env)
         configured_id = self.config.env.id

@@ -180,5 +180,7 @@ def test_compiled_code_stays_in_float32() -> None:
 
 
 def test_unknown_precision_is_refused() -> None:
-    with pytest.raises(ValueError, match='precision: expected "float32" or "bfloat16", got'):
+    with pytest.raises(
+        ValueError, match='precision: expected "float32", "bfloat16" or "auto", got'
+    ):
         RogueNetConfig(precision="float16")  # type: ignore[arg-type]

@@ -120,6 +120,25 @@ def fixed_changes(diff: list[SettingChange]) -> list[SettingChange]:
     return [c for c in diff if _is_among(c.path, FIXED) and c.path not in REPORTED]
 
 
+def keep_precision(config: TrainConfig, before: TrainConfig) -> list[str]:
+    """Replace `precision="auto"` of the networks by the choice in an earlier configuration.
+
+    Args:
+        config: configuration to continue with, modified in place.
+        before: configuration of the checkpoint.
+
+    Returns:
+        The sections that changed.
+    """
+    changed = []
+    nets = {"net": (config.net, before.net), "vf_net": (config.vf_net, before.vf_net)}
+    for name, (net, net_before) in nets.items():
+        if net is not None and net_before is not None and net.precision == "auto":
+            net.precision = net_before.precision
+            changed.append(name)
+    return changed
+
+
 def reported_changes(diff: list[SettingChange]) -> list[SettingChange]:
     """Return the changes that affect learning or evaluation."""
     settled = (*FIXED, *FREE)

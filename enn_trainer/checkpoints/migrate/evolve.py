@@ -27,6 +27,7 @@ from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.migrate.config_diff import (
     check_groups,
     check_same_network,
+    keep_precision,
     renamed_config,
 )
 from enn_trainer.checkpoints.migrate.evolve_rules import PARTS, Rules, read_renames
@@ -157,7 +158,8 @@ def evolve(
         saved: the checkpoint.
         obs_space: the new observation space.
         action_space: the new action space.
-        config: configuration to continue with; by default the saved one with the new names.
+        config: configuration to continue with; by default the saved one with the new names. With
+            `precision="auto"` a network keeps the choice of the checkpoint.
         rules: renames, and the probability of new choices.
         initial_state: makes the state of a new run, as for `StateManager`.
 
@@ -172,6 +174,8 @@ def evolve(
     spaces = Spaces(obs_space, action_space)
     if config is None:
         config = renamed_config(old_config, rules, old.obs_space, spaces)
+    config = copy.deepcopy(config)
+    keep_precision(config, old_config)
     state, report = evolved_state(old, old_config, config, spaces, rules, initial_state)
     begins = replace(state, run_name="", tracker_ids={}, metrics={}, envs=None)
     return EvolvedRun(config, begins, report)

@@ -61,7 +61,7 @@ def evolve_save(options: argparse.Namespace) -> None:
     _check_arguments(evolved)
     written = evolved.save(located(options.to, folder))
     print(evolved.report)
-    for change in changes(before, config):
+    for change in changes(before, evolved.config):
         print(f"setting: {change}")
     resume = resume_command(options.to, evolved.config, evolved.state)
     print(f"saved {written.path}; to continue: {resume}")

@@ -49,6 +49,15 @@ def profiled(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     return report
 
 
+def test_json_is_the_only_output(capsys: pytest.CaptureFixture[str]) -> None:
+    """Messages of the run, such as the chosen precision, go to standard error."""
+    settings = ["env.id=Xor", *SMALL, "net.precision=auto", "--updates", "1", "--json"]
+    assert run(["profile", *settings]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["updates"] == 1
+    assert "net.precision=float32" in said.err
+
+
 @pytest.mark.alone
 def test_environment_code_is_separate_and_parts_add_up(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
