@@ -42,7 +42,7 @@ LAYERS = {
 layer may import only layers below it."""
 
 LIMITS: dict[str, float] = {
-    "modules": 386,
+    "modules": 387,
     "files in the largest folder": 32,
     "longest file, lines": 629,
     "lines of a function: median, 95%": 27,
@@ -51,7 +51,7 @@ LIMITS: dict[str, float] = {
     "functions of more than 8 parameters": 0,
     "classes of more than 12 attributes": 20,
     "imports between layers of enn_trainer that run up": 2,
-    "modules that the trainer imports": 236,
+    "modules that the trainer imports": 237,
     "modules of enn_trainer below the collector": 12,
     "circles of imports in the page": 0,
     "files that an update calls": 81,
@@ -106,7 +106,7 @@ FOLDERS = {
     "entity_env/vec": 3604,
     "rogue_net": 2853,
     "rogue_net/actions": 845,
-    "rogue_net/native": 1200,
+    "rogue_net/native": 1290,
     "rogue_net/relpos": 599,
 }
 """Code lines of each folder, updated with each change of the structure."""
