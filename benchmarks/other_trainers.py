@@ -11,13 +11,14 @@ those of all processes, user and system, from the first update on; imports, crea
 evaluations are not counted. Evaluations are the same for all: the mean return of two episodes in
 each of 64 environments, with sampled actions, at the same intervals in frames.
 
-A frame is the observation of one agent; one policy plays all agents. Ours gets entities, and has
-the settings of the panel with a network of one layer, or a configuration of `configs/`. Others get
-vectors, padded and scaled to about 1, without action masks; the thrusters of MoveToOrigin are one
-choice among 25. MLPs have the width of equal parameters. Settings of others are published ones for
-the environment, with constant rates, and shared by all of them. Every run has one thread and a
-separate process, one run at a time. Runs that are done are stored as JSON lines, and not repeated.
-Settings are chosen with seeds below 11.
+A frame is the observation of one agent; one policy plays all agents. Ours gets entities, others
+get vectors, padded and scaled to about 1, without action masks; the two thrusters of MoveToOrigin
+are one choice among 25 for them. MLPs have the width of equal parameters.
+
+Ours has `configs/foraging_8x8.ron` or the settings of the panel, with one layer and larger
+minibatches. All others share settings: published ones for the environment, or the best of a few,
+with constant rates. All were chosen with seeds below 11. Every run has one thread and a separate
+process, one run at a time. Runs that are done are stored as JSON lines, and not repeated.
 """
 
 import argparse
