@@ -108,7 +108,7 @@ CASES = {
             _panel("CartPole"),
             Settings(8, 32, 256, 20, 0.002, gamma=0.98, gae_lambda=0.8),
         ),
-        # The best of ten settings.
+        # The best of nine settings.
         Case(
             BY_NAME["MoveToOrigin"],
             partial(FlatGymnasium, SpaceshipVector),

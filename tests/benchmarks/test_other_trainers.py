@@ -245,6 +245,37 @@ def test_trainers_of_a_case_have_equal_parameters(benchmark: Any, name: str, tra
     assert result["reached"] is None
 
 
+def test_evaluations_of_vectors_are_in_the_unit_of_the_bar(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The return of one agent, or of all agents where the bar is theirs."""
+    learners, cases = benchmark("other_learners"), benchmark("other_cases").CASES
+    monkeypatch.setattr(learners, "EVAL_WORLDS", 16)
+    always_left = learners._mean_return(cases["CartPole"], 1, nothing)
+    assert 8 < always_left < 11
+
+    flat = benchmark("flat_foraging")
+    case = cases["foraging 8x8"]._replace(worlds=partial(flat.FlatForaging, WORLD))
+
+    def at_random() -> Any:
+        rng = np.random.default_rng(0)
+        return lambda obs: rng.integers(6, size=len(obs))
+
+    worlds = flat.FlatForaging(WORLD, 32, learners.EVAL_SEED + 1)
+    of_both = flat.mean_return(worlds, at_random(), learners.EVAL_EPISODES)
+    assert learners._mean_return(case, 1, at_random()) == of_both > 0
+    half = case._replace(row=case.row._replace(scale=1.0))
+    assert learners._mean_return(half, 1, at_random()) == of_both / 2
+
+
+def test_shares_of_our_time_add_up(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    learners, case = benchmark("other_learners"), benchmark("other_cases").CASES["CartPole"]
+    monkeypatch.setattr(learners, "PROFILE_S", 0.01)
+    result = learners.run(case, "profile", 1, 1.0)
+    assert sum(result["shares"].values()) == pytest.approx(1)
+    assert {"environment", "acting", "learning"} <= result["shares"].keys()
+
+
 def test_workers_are_one_process_per_core(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     learners = benchmark("other_learners")
     monkeypatch.setattr(learners, "ours", lambda *_, processes: {"processes": processes})
