@@ -113,13 +113,14 @@ def comparison(runs: Mapping[str, Sequence[Result]]) -> list[str]:
 def document(results: Sequence[Result], command: str) -> str:
     """Return the page with all results."""
     commits = ", ".join(dict.fromkeys(r["commit"] for r in results))
+    cap_s = max(r["cap_s"] for r in results)
     lines = [
         "# Comparison with other trainers",
         "",
         f"`{command}`, {os.cpu_count()} cores ({processor()}), Python "
         f"{platform.python_version()}, torch {torch.__version__}, commit {commits}. Definitions "
         "are in the script. Columns after the speed: median of the seeds and range, to .9 of the "
-        "bar.",
+        f"bar; where it was not reached in {cap_s:g} processor seconds, the last return.",
         "",
     ]
     head = ["trainer", "parameters", "frames/s (range)", "processor s", "wall s", "frames"]
@@ -155,6 +156,16 @@ def trainers_of(options: argparse.Namespace) -> list[str]:
     return names
 
 
+def cases_of(options: argparse.Namespace) -> list[str]:
+    """Return the cases to run; those without their modules are skipped with a message."""
+    cases = list(options.cases or CASES)
+    for name in [*cases]:
+        if missing := CASES[name].row.missing:
+            cases.remove(name)
+            print(f"{name} is skipped: {', '.join(missing)} cannot be imported; install it")
+    return cases
+
+
 def left_to_run(
     options: argparse.Namespace, results: Sequence[Result]
 ) -> list[tuple[list[str], str]]:
@@ -164,14 +175,14 @@ def left_to_run(
     """
     done = {(r["case"], r["trainer"], r["seed"]) for r in results}
     scripts = {"cleanrl": [str(Path(options.cleanrl).resolve())]} if options.cleanrl else {}
-    names = trainers_of(options)
+    names, cases = trainers_of(options), cases_of(options)
     return [
         (
             [case, name, str(seed), str(options.cap), *scripts.get(name, [])],
             options.sb3 if name in MODULES else sys.executable,
         )
         for seed in options.seeds
-        for case in options.cases or CASES
+        for case in cases
         for name in (*names, *[PROFILE] * (seed == options.seeds[0]))
         if (case, name, seed) not in done
     ]
@@ -181,8 +192,9 @@ def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help="; ".join(CASES))
-    parser.add_argument("--cleanrl", metavar="FILE")
-    parser.add_argument("--sb3", default=sys.executable, metavar="PYTHON")
+    parser.add_argument("--cleanrl", metavar="FILE", help="a copy of CleanRL's ppo.py")
+    of_python = "a Python with the packages of the other trainers"
+    parser.add_argument("--sb3", default=sys.executable, metavar="PYTHON", help=of_python)
     parser.add_argument("--seeds", nargs="+", type=int, default=[11, 12, 13])
     parser.add_argument("--cap", type=float, default=100.0, help="processor seconds of each run")
     parser.add_argument("--only", nargs="+", choices=list(TRAINERS))

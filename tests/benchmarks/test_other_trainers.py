@@ -291,6 +291,7 @@ def runs_of(case: str, trainer: str, seconds: list[float | None]) -> list[dict[s
             "case": case,
             "trainer": trainer,
             "seed": 11 + i,
+            "cap_s": 8.0,
             "parameters": 5_000,
             "frames_per_s": 9.0 + i,
             "reached": s and {"frames": 1000 * s, "seconds": 2 * s, "processor_seconds": s},
@@ -303,7 +304,7 @@ def runs_of(case: str, trainer: str, seconds: list[float | None]) -> list[dict[s
 
 def test_page_compares_ours_with_the_fastest_other_trainer(benchmark: Any) -> None:
     other = benchmark("other_trainers")
-    shares = {"case": "CartPole", "trainer": "profile", "seed": 11, "commit": "abc"}
+    shares = {"case": "CartPole", "trainer": "profile", "seed": 11, "cap_s": 8.0, "commit": "abc"}
     page = other.document(
         [
             *runs_of("CartPole", "ours", [3, 2, 4]),
@@ -313,6 +314,7 @@ def test_page_compares_ours_with_the_fastest_other_trainer(benchmark: Any) -> No
         ],
         "python x",
     )
+    assert "where it was not reached in 8 processor seconds" in page
     assert "## CartPole, return 430" in page
     ours = "| enn-trainer | 5,000 | 10 (9 to 11) | 3 (2 to 4) | 6 (4 to 8) | 3,000 (2,000 to 4,000)"
     assert ours in page
@@ -347,3 +349,15 @@ def test_trainers_that_are_not_installed_are_skipped(
         ["mlp", "12"],
     ]
     assert "Stable-Baselines3 is skipped: /bin/false cannot import" in capsys.readouterr().out
+
+
+def test_cases_without_their_modules_are_skipped(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = benchmark("other_trainers")
+    case = other.CASES["spread"]
+    row = case.row._replace(modules=("a_module_that_is_missing",))
+    monkeypatch.setitem(other.CASES, "spread", case._replace(row=row))
+    options = other.command_line().parse_args(["CartPole", "spread"])
+    assert other.cases_of(options) == ["CartPole"]
+    assert "spread is skipped: a_module_that_is_missing cannot be" in capsys.readouterr().out
