@@ -4,29 +4,35 @@ One file and no options: actor and critic of two hidden layers each, advantages 
 minibatch, clipped values, Adam. Truncation counts as termination, as usual in such programs.
 """
 
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from flat_foraging import FlatForaging, Floats
+from flat_foraging import Floats
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings of PPO; steps counts frames of one environment, bs of all."""
+class Settings(NamedTuple):
+    """Settings of PPO, with the names and defaults of Stable-Baselines3.
 
-    steps: int
-    bs: int
-    epochs: int
-    lr: float
-    gamma: float
-    gae_lambda: float
-    clip: float
-    ent_coef: float
-    vf_coef: float
-    max_grad_norm: float
+    Attributes:
+        n_envs: number of environments, each of which is played by one agent.
+        n_steps: frames of one environment in a rollout.
+        batch_size: frames of a minibatch.
+    """
+
+    n_envs: int
+    n_steps: int
+    batch_size: int
+    n_epochs: int = 10
+    learning_rate: float = 3e-4
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip_range: float = 0.2
+    ent_coef: float = 0.0
+    vf_coef: float = 0.5
+    max_grad_norm: float = 0.5
 
 
 def mlp(num_features: int, hidden: int, num_outputs: int, gain: float) -> nn.Sequential:
@@ -43,20 +49,20 @@ class MlpPPO:
     """PPO learner for one set of environments.
 
     Args:
-        envs: training environments.
+        envs: training environments: a `FlatForaging`, or an object with its attributes and `step`.
         hidden: width of the layers.
         settings: hyperparameters.
         seed: seed of weights and actions.
     """
 
-    def __init__(self, envs: FlatForaging, hidden: int, settings: Settings, seed: int) -> None:
+    def __init__(self, envs: Any, hidden: int, settings: Settings, seed: int) -> None:
         torch.manual_seed(seed)
         self.envs, self.settings = envs, settings
         num_features = envs.obs.shape[1]
         self.actor = mlp(num_features, hidden, envs.num_actions, 0.01)
         self.critic = mlp(num_features, hidden, 1, 1.0)
         self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=settings.lr, eps=1e-5)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=settings.learning_rate, eps=1e-5)
 
     @torch.no_grad()
     def choose(self, obs: Floats) -> npt.NDArray[np.int64]:
@@ -68,11 +74,11 @@ class MlpPPO:
     def update(self) -> int:
         """Collect a rollout and learn from it; return its number of frames."""
         s, num_envs = self.settings, len(self.envs.obs)
-        obs = torch.zeros(s.steps, *self.envs.obs.shape)
-        actions = torch.zeros(s.steps, num_envs, dtype=torch.int64)
-        logprobs, values, rewards, ends = (torch.zeros(s.steps, num_envs) for _ in range(4))
+        obs = torch.zeros(s.n_steps, *self.envs.obs.shape)
+        actions = torch.zeros(s.n_steps, num_envs, dtype=torch.int64)
+        logprobs, values, rewards, ends = (torch.zeros(s.n_steps, num_envs) for _ in range(4))
         with torch.no_grad():
-            for t in range(s.steps):
+            for t in range(s.n_steps):
                 obs[t] = torch.from_numpy(self.envs.obs)
                 policy = torch.distributions.Categorical(logits=self.actor(obs[t]))
                 actions[t] = policy.sample()
@@ -82,16 +88,16 @@ class MlpPPO:
                 ends[t] = torch.from_numpy(outcome.ends)
             value = self.critic(torch.from_numpy(self.envs.obs)).flatten()
             advantages, advantage = torch.zeros_like(rewards), torch.zeros(num_envs)
-            for t in reversed(range(s.steps)):
+            for t in reversed(range(s.n_steps)):
                 not_done = 1 - ends[t]
                 delta = rewards[t] + s.gamma * value * not_done - values[t]
                 advantage = delta + s.gamma * s.gae_lambda * not_done * advantage
                 advantages[t], value = advantage, values[t]
         frames = [x.flatten(0, 1) for x in (obs, actions, logprobs, values, advantages)]
-        for _ in range(s.epochs):
-            for index in torch.randperm(s.steps * num_envs).split(s.bs):
+        for _ in range(s.n_epochs):
+            for index in torch.randperm(s.n_steps * num_envs).split(s.batch_size):
                 self._learn(*(x[index] for x in frames))
-        return s.steps * num_envs
+        return s.n_steps * num_envs
 
     def _learn(
         self, obs: Tensor, actions: Tensor, logprobs: Tensor, values: Tensor, advantages: Tensor
@@ -101,10 +107,10 @@ class MlpPPO:
         policy = torch.distributions.Categorical(logits=self.actor(obs))
         ratio = (policy.log_prob(actions) - logprobs).exp()
         normalised = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        clipped = ratio.clamp(1 - s.clip, 1 + s.clip)
+        clipped = ratio.clamp(1 - s.clip_range, 1 + s.clip_range)
         policy_loss = -torch.minimum(ratio * normalised, clipped * normalised).mean()
         value = self.critic(obs).flatten()
-        near = values + (value - values).clamp(-s.clip, s.clip)
+        near = values + (value - values).clamp(-s.clip_range, s.clip_range)
         value_loss = torch.maximum((value - returns) ** 2, (near - returns) ** 2).mean() / 2
         loss = policy_loss - s.ent_coef * policy.entropy().mean() + s.vf_coef * value_loss
         self.optimizer.zero_grad()

@@ -1,286 +1,235 @@
-"""Speed and learning of our trainer and of PPO with an MLP, in a third-party environment.
+"""Processor seconds of our trainer and of others to equal results, with equal parameters.
 
-    python benchmarks/other_trainers.py [--seeds 3] [--cap 300] [--results FILE.md]
-        [--sb3 PYTHON]     a Python with stable-baselines3, torch and lbforaging
+    python benchmarks/other_trainers.py [CASE ...] [--seeds 11 12 13] [--cap 100]
+        [--cleanrl FILE]   a copy of CleanRL's ppo.py, instead of benchmarks/mlp_ppo.py
+        [--sb3 PYTHON]     a Python with this project and stable-baselines3; for CleanRL also with
+                           tyro and tensorboard
 
-The environment is level-based foraging 8x8 with two players and two pieces of food, in one process;
-ours is also measured with one process per core. A frame is the observation of one player, so a step
-of an environment is two frames, for all trainers; one policy plays both sides. Other trainers get
-the environment's vector, padded where food was eaten and scaled to about 1, without action masks.
-Ours gets entities, natively from foraging_match.py, which makes no vector, or by the adapter of
-foraging.py from the vector; both mask actions without effect. All use `configs/foraging_8x8.ron`
-with `SETTINGS`; the width of MLPs gives them about the same number of parameters, and they use one
-thread, which is faster for them. Evaluations are the same for all: the mean return of both players
-in the first complete episodes of 64 environments, with sampled actions, at fixed numbers of
-updates; their time is not counted. Every seed of a trainer has a separate process.
+The cases are in `other_cases.py`. Training ends at the first evaluation with .9 of the way from
+random play to the bar of `panel_rows.py`, or after `--cap` processor seconds. Processor seconds are
+those of all processes, user and system, from the first update on; imports, creating the trainer and
+evaluations are not counted. Evaluations are the same for all: the mean return of two episodes in
+each of 64 environments, with sampled actions, at the same intervals in frames.
+
+A frame is the observation of one agent; one policy plays all agents. Ours gets entities, others
+get vectors, padded and scaled to about 1, without action masks; the two thrusters of MoveToOrigin
+are one choice among 25 for them. MLPs have the width of equal parameters.
+
+Ours has `configs/foraging_8x8.ron` or the settings of the panel, with one layer and larger
+minibatches. All others share settings: published ones for the environment, or the best of a few,
+with constant rates. All were chosen with seeds below 11. Every run has one thread and a separate
+process, one run at a time. Runs that are done are stored as JSON lines, and not repeated.
 """
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from flat_foraging import FlatForaging, mean_return
-from measured_on import short_revision
-from mlp_ppo import MlpPPO, Settings
+from kept_runs import Result, read_kept, run_all
+from measured_on import processor, short_revision
+from other_cases import CASES
+from other_learners import CORES, run
+from strangers_worlds import ROOT
+from trained import table
 
-from enn_trainer import StateManager, TrainConfig, Trainer
-
-CONFIG = Path(__file__).parent.parent / "configs/foraging_8x8.ron"
-SETTINGS = [
-    "rollout.num_envs=512",
-    "rollout.steps=8",
-    "optim.bs=1024",
-    "optim.lr=0.0015",
-    "optim.anneal_lr=false",
-    "ppo.anneal_entropy=false",
-]
-"""Settings of all trainers in addition to the configuration: more environments, for speed."""
-BAR = 0.9
-CORES = os.cpu_count() or 1
+RESULTS = ROOT / "benchmarks/results/other_trainers.md"
+OURS, PROFILE = "ours", "profile"
 TRAINERS = {
-    "ours": "enn-trainer",
+    OURS: "enn-trainer",
     "workers": f"enn-trainer, {CORES} processes",
-    "adapter": f"enn-trainer, {CORES} processes, through the adapter",
     "mlp": "benchmarks/mlp_ppo.py",
-    "sb3": "stable-baselines3",
+    "cleanrl": "CleanRL",
+    "sb3": "Stable-Baselines3",
 }
-WARM_UP, BETWEEN_EVALS = 2, 5
-"""Numbers of updates before speed is measured, and between evaluations."""
-EVAL_WORLDS, EVAL_EPISODES, EVAL_SEED = 64, 4, 10_000_000
+MODULES = {"cleanrl": ("gymnasium", "tyro", "tensorboard"), "sb3": ("stable_baselines3",)}
+"""Modules of trainers that run in the Python of `--sb3`."""
 
 
-class Learner(NamedTuple):
-    """A trainer before its first update.
-
-    Attributes:
-        parameters: number of trained parameters.
-        update: collects a rollout and learns from it; returns its number of frames.
-        measured: evaluates the mean return of new episodes.
-    """
-
-    parameters: int
-    update: Callable[[], int]
-    measured: Callable[[], float]
-
-
-def manager_of(seed: int, folder: str, processes: int = 1) -> StateManager:
-    """Create the state manager with the configuration of all trainers."""
-    run_settings = [f"seed={seed}", f"data_dir={folder}", f"rollout.processes={processes}"]
-    overrides = [*SETTINGS, "total_timesteps=1000000000", *run_settings]
-    return StateManager(init_path=CONFIG, overrides=overrides)
-
-
-def ours(seed: int, folder: str, processes: int = 1, adapter: bool = False) -> Learner:
-    from foraging import foraging
-    from foraging_match import Foraging
-    from learning_measure import measure
-
-    from enn_trainer.experience.envs import env_factory
-
-    manager = manager_of(seed, folder, processes)
-    match = (foraging if adapter else Foraging.of)(manager.config.env.id)
-    trainer = Trainer(manager, match)
-    frames = manager.config.rollout.num_envs * manager.config.rollout.steps
-
-    def update() -> int:
-        trainer.step()
-        return frames
-
-    def measured() -> float:
-        players = match.num_sides * EVAL_WORLDS
-        envs = env_factory(match)(manager.config.env, players, 1, 0)
-        episodes = EVAL_EPISODES * players
-        returns = measure(envs, trainer.state.agent, None, EVAL_SEED, episodes)
-        return match.num_sides * float(np.mean(returns))
-
-    return Learner(_count(trainer.state.agent), update, measured)
-
-
-def mlp(seed: int, folder: str) -> Learner:
-    torch.set_num_threads(1)
-    config = manager_of(seed, folder).config
-    worlds, settings = _flat(config)
-    learner = MlpPPO(worlds, width(worlds, seed, folder), settings, seed)
-    counted = sum(p.numel() for p in learner.parameters)
-
-    def measured() -> float:
-        where = FlatForaging(config.env.id, worlds.sides * EVAL_WORLDS, EVAL_SEED)
-        return mean_return(where, learner.choose, EVAL_EPISODES)
-
-    return Learner(counted, learner.update, measured)
-
-
-def sb3(seed: int, folder: str) -> Learner:
-    from sb3_foraging import make_ppo
-
-    torch.set_num_threads(1)
-    config = manager_of(seed, folder).config
-    worlds, settings = _flat(config)
-    ppo = make_ppo(worlds, width(worlds, seed, folder), settings, seed)
-    frames = settings.steps * len(worlds.obs)
-
-    def update() -> int:
-        ppo.learn(frames, reset_num_timesteps=False)
-        return frames
-
-    def measured() -> float:
-        where = FlatForaging(config.env.id, worlds.sides * EVAL_WORLDS, EVAL_SEED)
-        return mean_return(where, lambda obs: ppo.predict(obs)[0], EVAL_EPISODES)
-
-    return Learner(_count(ppo.policy), update, measured)
-
-
-def _flat(config: TrainConfig) -> tuple[FlatForaging, Settings]:
-    settings = Settings(
-        steps=config.rollout.steps,
-        bs=config.optim.bs,
-        epochs=config.optim.update_epochs,
-        lr=config.optim.lr,
-        gamma=config.ppo.gamma,
-        gae_lambda=config.ppo.gae_lambda,
-        clip=config.ppo.clip_coef,
-        ent_coef=config.ppo.ent_coef,
-        vf_coef=config.ppo.vf_coef,
-        max_grad_norm=config.optim.max_grad_norm,
-    )
-    worlds = FlatForaging(config.env.id, config.rollout.num_envs, seed=1000 * config.seed)
-    return worlds, settings
-
-
-def _count(module: torch.nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters() if p.requires_grad)
-
-
-def width(worlds: FlatForaging, seed: int, folder: str) -> int:
-    """Return the MLP width with the number of parameters nearest to ours."""
-    from foraging_match import Foraging
-
-    manager = manager_of(seed, folder)
-    with Trainer(manager, Foraging.of(manager.config.env.id)) as trainer:
-        num_parameters = _count(trainer.state.agent)
-    features, actions = worlds.obs.shape[1], worlds.num_actions
-
-    def parameters(h: int) -> int:
-        return 2 * ((features + 1) * h + (h + 1) * h) + (h + 1) * (actions + 1)
-
-    return min(range(4, 512), key=lambda h: abs(parameters(h) - num_parameters))
-
-
-def run(name: str, seed: int, cap_s: float) -> dict[str, Any]:
-    """Train in this process until the target is reached or the time is over."""
-    with TemporaryDirectory() as folder:
-        makers = {
-            "ours": ours,
-            "workers": partial(ours, processes=CORES),
-            "adapter": partial(ours, processes=CORES, adapter=True),
-            "mlp": mlp,
-            "sb3": sb3,
-        }
-        return _run(makers[name](seed, folder), cap_s)
-
-
-def _run(learner: Learner, cap_s: float) -> dict[str, Any]:
-    seconds, frames, updates = 0.0, 0, 0
-    timed_s, timed_frames, reached, result = 0.0, 0, None, 0.0
-    while seconds < cap_s and reached is None:
-        start = time.perf_counter()
-        done = learner.update()
-        took = time.perf_counter() - start
-        seconds, frames, updates = seconds + took, frames + done, updates + 1
-        if updates > WARM_UP:
-            timed_s, timed_frames = timed_s + took, timed_frames + done
-        if updates % BETWEEN_EVALS == 0:
-            result = learner.measured()
-            if result >= BAR:
-                reached = {"seconds": seconds, "frames": frames}
-    return {
-        "parameters": learner.parameters,
-        "frames_per_s": timed_frames / max(timed_s, 1e-9),
-        "reached": reached,
-        "result": result,
-    }
-
-
-def run_in_process(name: str, seed: int, cap_s: float, python: str) -> dict[str, Any]:
-    """Call `run` in a separate process."""
-    command = [python, __file__, "--one", name, str(seed), "--cap", str(cap_s)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
-def line(name: str, runs: list[dict[str, Any]]) -> str:
-    """Format a row of the table."""
+def line(name: str, runs: Sequence[Result]) -> list[str]:
+    """Return the cells of a trainer: of each seed, and medians with ranges."""
     speeds = [r["frames_per_s"] for r in runs]
-    speed = f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f})"
-
-    def shown(r: dict[str, Any], what: str) -> str:
-        return f"{r['reached'][what]:,.0f}" if r["reached"] else f"not ({r['result']:.2f})"
-
-    seconds, frames = (", ".join(shown(r, what) for r in runs) for what in ("seconds", "frames"))
-    return f"| {TRAINERS[name]} | {runs[0]['parameters']:,} | {speed} | {seconds} | {frames} |"
+    speed = f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f} to {max(speeds):,.0f})"
+    parameters = f"{runs[0]['parameters']:,}"
+    amounts = [_amounts(runs, what) for what in ("processor_seconds", "seconds", "frames")]
+    return [TRAINERS[name], parameters, speed, *amounts]
 
 
-def has_sb3(python: str) -> bool:
-    """Return True if a Python has the packages of the comparison."""
-    needs = [python, "-c", "import stable_baselines3, torch, lbforaging"]
+def _amounts(runs: Sequence[Result], what: str) -> str:
+    """Format the median and the range of what the goal took, and the results without it."""
+    spec = ",.0f" if what == "frames" else ".3g"
+    median, texts = _median(runs, what), list[str]()
+    if reached := [r["reached"][what] for r in runs if r["reached"]]:
+        texts.append("" if math.isinf(median) else f"{median:{spec}} ")
+        texts.append(f"({min(reached):{spec}} to {max(reached):{spec}})")
+    if missed := [f"{r['result']:.3g}" for r in runs if not r["reached"]]:
+        texts.append(f"; not reached: {', '.join(missed)}")
+    return "".join(texts).removeprefix("; ")
+
+
+def _median(runs: Sequence[Result], what: str) -> float:
+    """Return the median of what the goal took, infinite for a run that does not reach it."""
+    return statistics.median(r["reached"][what] if r["reached"] else float("inf") for r in runs)
+
+
+def by_trainer(results: Sequence[Result], case: str) -> dict[str, list[Result]]:
+    """Return the runs of a case by trainer, ordered by seed."""
+    of_case = sorted((r for r in results if r["case"] == case), key=lambda r: r["seed"])
+    names = [*TRAINERS, PROFILE]
+    runs = {name: [r for r in of_case if r["trainer"] == name] for name in names}
+    return {name: of_name for name, of_name in runs.items() if of_name}
+
+
+def comparison(runs: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Return the cells that compare our trainer with the fastest other one.
+
+    These are the name of the other one, the ratios of processor seconds, of frames and of processor
+    time per frame, ours to theirs, and the shares of our time.
+    """
+    others = [name for name in runs if name in ("mlp", "cleanrl", "sb3")]
+    if not others or OURS not in runs:
+        return []
+    best = min(others, key=lambda name: _median(runs[name], "processor_seconds"))
+    (ours_s, theirs_s), (our_frames, their_frames) = (
+        [_median(runs[name], what) for name in (OURS, best)]
+        for what in ("processor_seconds", "frames")
+    )
+    cells = ["none in most seeds", "", "", ""]
+    if math.isfinite(theirs_s):
+        ratios = ours_s / theirs_s, our_frames / their_frames
+        per_frame = (ours_s / our_frames) / (theirs_s / their_frames)
+        cells = [TRAINERS[best], *(f"{ratio:.2f}" for ratio in (*ratios, per_frame))]
+    shares = runs[PROFILE][0]["shares"] if PROFILE in runs else {}
+    return [*cells, ", ".join(f"{kind} {share:.0%}" for kind, share in shares.items())]
+
+
+def document(results: Sequence[Result], command: str) -> str:
+    """Return the page with all results."""
+    commits = ", ".join(dict.fromkeys(r["commit"] for r in results))
+    cap_s = max(r["cap_s"] for r in results)
+    lines = [
+        "# Comparison with other trainers",
+        "",
+        f"`{command}`, {os.cpu_count()} cores ({processor()}), Python "
+        f"{platform.python_version()}, torch {torch.__version__}, commit {commits}. Definitions "
+        "are in the script. Columns after the speed: median of the seeds and range, to .9 of the "
+        f"bar; where it was not reached in {cap_s:g} processor seconds, the last return.",
+        "",
+    ]
+    head = ["trainer", "parameters", "frames/s (range)", "processor s", "wall s", "frames"]
+    rows = [["case", "fastest other", "processor s", "frames", "per frame", "our time"]]
+    for case in CASES.values():
+        runs = by_trainer(results, case.row.name)
+        measured = [line(name, r) for name, r in runs.items() if name != PROFILE]
+        if not measured:
+            continue
+        lines += [f"## {case.row.name}, return {case.goal:.3g}", "", *table([head, *measured]), ""]
+        if cells := comparison(runs):
+            rows.append([case.row.name, *cells])
+    about = "Ratios of ours to the fastest other trainer; below 1, ours takes less."
+    return "\n".join([*lines, "## Ratios", "", about, "", *table(rows), ""])
+
+
+def can_import(python: str, modules: Sequence[str]) -> bool:
+    """Return True if a Python has the modules."""
+    needs = [python, "-c", f"import {', '.join(modules)}"]
     return subprocess.run(needs, capture_output=True, check=False).returncode == 0
 
 
-def main() -> None:
+def trainers_of(options: argparse.Namespace) -> list[str]:
+    """Return the trainers to run; those that are not installed are skipped with a message."""
+    names = list(options.only or TRAINERS)
+    if not options.only:
+        names.remove("mlp" if options.cleanrl else "cleanrl")
+    for name, modules in MODULES.items():
+        if name in names and not can_import(options.sb3, modules):
+            names.remove(name)
+            missing = f"{options.sb3} cannot import {', '.join(modules)}"
+            print(f"{TRAINERS[name]} is skipped: {missing}; pass --sb3 PYTHON")
+    return names
+
+
+def cases_of(options: argparse.Namespace) -> list[str]:
+    """Return the cases to run; those without their modules are skipped with a message."""
+    cases = list(options.cases or CASES)
+    for name in [*cases]:
+        if missing := CASES[name].row.missing:
+            cases.remove(name)
+            print(f"{name} is skipped: {', '.join(missing)} cannot be imported; install it")
+    return cases
+
+
+def left_to_run(
+    options: argparse.Namespace, results: Sequence[Result]
+) -> list[tuple[list[str], str]]:
+    """Return the arguments of each run that is not done yet, and its Python.
+
+    Trainers alternate, because the load of the machine may vary.
+    """
+    done = {(r["case"], r["trainer"], r["seed"]) for r in results}
+    scripts = {"cleanrl": [str(Path(options.cleanrl).resolve())]} if options.cleanrl else {}
+    names, cases = trainers_of(options), cases_of(options)
+    return [
+        (
+            [case, name, str(seed), str(options.cap), *scripts.get(name, [])],
+            options.sb3 if name in MODULES else sys.executable,
+        )
+        for seed in options.seeds
+        for case in cases
+        for name in (*names, *[PROFILE] * (seed == options.seeds[0]))
+        if (case, name, seed) not in done
+    ]
+
+
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sb3", default=sys.executable, metavar="PYTHON")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--cap", type=float, default=300.0, help="seconds of training of each")
-    parser.add_argument("--only", nargs="+", choices=list(TRAINERS), default=list(TRAINERS))
-    parser.add_argument("--results", type=Path)
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="; ".join(CASES))
+    parser.add_argument("--cleanrl", metavar="FILE", help="a copy of CleanRL's ppo.py")
+    of_python = "a Python with the packages of the other trainers"
+    parser.add_argument("--sb3", default=sys.executable, metavar="PYTHON", help=of_python)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[11, 12, 13])
+    parser.add_argument("--cap", type=float, default=100.0, help="processor seconds of each run")
+    parser.add_argument("--only", nargs="+", choices=list(TRAINERS))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
+    return parser
+
+
+def main() -> None:
+    parser = command_line()
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(run(options.one[0], int(options.one[1]), options.cap)))
+        case, name, seed, cap_s, *script = options.one
+        result = run(CASES[case], name, int(seed), float(cap_s), *script)
+        about = {"case": case, "trainer": name, "seed": int(seed), "cap_s": float(cap_s)}
+        print(json.dumps({**about, **result, "commit": short_revision()}))
         return
-    names = list(options.only)
-    if "sb3" in names and not has_sb3(options.sb3):
-        names.remove("sb3")
-        print(f"stable-baselines3 is skipped: {options.sb3} cannot import it; pass --sb3 PYTHON")
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for seed in range(
-        1, options.seeds + 1
-    ):  # alternate trainers, because the load of the machine may vary
-        for name in names:
-            python = options.sb3 if name == "sb3" else sys.executable
-            runs[name].append(run_in_process(name, seed, options.cap, python))
-            print(line(name, runs[name]), flush=True)
-    text = "\n".join(
-        [
-            "# Comparison with other trainers",
-            "",
-            f"`{' '.join(['python', *sys.argv]).replace(options.sb3, 'PYTHON')}`, "
-            f"{os.cpu_count()} cores, Python "
-            f"{platform.python_version()}, torch {torch.__version__}; at most {options.cap:g} s of "
-            f"training each, commit {short_revision()}. Foraging-8x8-2p-2f-coop-v3; "
-            "definitions are in the script.",
-            "",
-            f"| trainer | parameters | frames/s (range) | seconds to {BAR}, by seed | frames |",
-            "| --- | --- | --- | --- | --- |",
-            *(line(name, runs[name]) for name in names),
-            "",
-        ]
-    )
-    if options.results:
-        options.results.write_text(text)
+    if unknown := [name for name in options.cases if name not in CASES]:
+        parser.error(f"CASE: expected some of {'; '.join(CASES)}; got {'; '.join(unknown)}")
+    if options.cleanrl and not Path(options.cleanrl).is_file():
+        parser.error(f"--cleanrl: expected a copy of cleanrl/ppo.py, got {options.cleanrl}")
+    if "cleanrl" in (options.only or ()) and not options.cleanrl:
+        parser.error("--cleanrl: expected a copy of cleanrl/ppo.py, got nothing")
+    kept = options.results.with_suffix(".jsonl")
+    for args, python in left_to_run(options, read_kept(kept)):
+        run_all(__file__, [args], kept, jobs=1, python=python)
+    options.results.write_text(document(read_kept(kept), _command(options)))
+    print(options.results.read_text())
+
+
+def _command(options: argparse.Namespace) -> str:
+    """Return the command without the paths of this machine."""
+    words = ["python", "benchmarks/other_trainers.py", *sys.argv[1:]]
+    names = {options.cleanrl: "FILE", options.sb3: "PYTHON"}
+    return " ".join(names.get(word, word) for word in words)
 
 
 if __name__ == "__main__":

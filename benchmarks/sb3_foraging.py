@@ -4,7 +4,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from flat_foraging import FlatForaging
 from mlp_ppo import Settings
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecEnv
@@ -64,23 +63,16 @@ class Players(VecEnv):
         return list(self.worlds.action_masks)
 
 
-def make_ppo(worlds: FlatForaging, hidden: int, settings: Settings, seed: int) -> PPO:
+def make_ppo(worlds: Any, hidden: int, settings: Settings, seed: int) -> PPO:
     """Create a PPO learner with two hidden layers each for policy and value function."""
     layers = [hidden, hidden]
+    arguments = settings._asdict()
+    del arguments["n_envs"]
     return PPO(
         "MlpPolicy",
         Players(worlds),
-        learning_rate=settings.lr,
-        n_steps=settings.steps,
-        batch_size=settings.bs,
-        n_epochs=settings.epochs,
-        gamma=settings.gamma,
-        gae_lambda=settings.gae_lambda,
-        clip_range=settings.clip,
-        ent_coef=settings.ent_coef,
-        vf_coef=settings.vf_coef,
-        max_grad_norm=settings.max_grad_norm,
         policy_kwargs={"net_arch": {"pi": layers, "vf": layers}},
         seed=seed,
         device="cpu",
+        **arguments,
     )

@@ -2,13 +2,13 @@
 
 import inspect
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from flat_foraging import Outcome
+from flat_worlds import FlatParallel
 from learning_curves import Points, thinned
 from pettingzoo import ParallelEnv
 from sb3_contrib import MaskablePPO
@@ -41,31 +41,6 @@ class FlatVector:
         assert not truncated.any()
         self._show(fields)
         return Outcome(rewards, terminated, truncated, self.obs)
-
-
-class FlatParallel:
-    """Environments of PettingZoo with one environment per agent, for `Players`."""
-
-    def __init__(self, make: Callable[[], ParallelEnv], num_players: int, seed: int) -> None:
-        first = make()
-        self.sides = len(first.possible_agents)
-        self._worlds = [first, *(make() for _ in range(num_players // self.sides - 1))]
-        self.num_actions = int(first.action_space(first.possible_agents[0]).n)
-        starts = [world.reset(seed=seed + i)[0] for i, world in enumerate(self._worlds)]
-        self.obs = np.stack([row for start in starts for row in start.values()])
-
-    def step(self, actions: Any) -> Outcome:
-        """Step all environments and reset the ones that have ended."""
-        parts: list[list[Any]] = [[], [], [], []]
-        frames = []
-        for world, chosen in zip(self._worlds, actions.reshape(-1, self.sides), strict=True):
-            last, *results, _ = world.step(dict(zip(world.agents, chosen.tolist(), strict=True)))
-            for part, values in zip(parts, [*results, last], strict=True):
-                part += values.values()
-            frames += (last if world.agents else world.reset()[0]).values()
-        self.obs = np.stack(frames)
-        rewards, terminated, truncated, rows = map(np.array, parts)
-        return Outcome(rewards, terminated | truncated, truncated & ~terminated, rows)
 
 
 class Curve(BaseCallback):

@@ -158,7 +158,7 @@ def times_in_turns(
         trainers, envs = {}, {}
         for name, (world, settings) in cases.items():
             more = (*settings, "total_timesteps=1000000000", f"data_dir={folder}")
-            noted = _EnvsFactory(world)
+            noted = CountedEnvs(world)
             trainer = Trainer(StateManager(overrides=more), noted.create)
             trainers[name], envs[name] = stack.enter_context(trainer), noted
         times = {name: Seconds([], []) for name in cases}
@@ -172,7 +172,7 @@ def times_in_turns(
         return times
 
 
-class _EnvsFactory:
+class CountedEnvs:
     """Factory of the environments of a run that keeps a reference to them."""
 
     def __init__(self, world: Any) -> None:
