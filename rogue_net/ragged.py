@@ -280,9 +280,8 @@ class EntityBatch(FrameData):
 
 
 def to_device(index: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to a device as a tensor; on the CPU they share their memory."""
-    tensor = torch.from_numpy(index)
-    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
+    """Copy an array to a device as a tensor."""
+    return torch.from_numpy(index).to(device, non_blocking=True)
 
 
 def lookup(by_action: Mapping[str, Tensor] | None, name: str) -> Tensor | None:
